@@ -1,11 +1,14 @@
 PYTHON ?= python3
 
-.PHONY: demo test test-long
+.PHONY: demo real test test-long
 
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest -n logical --maxprocesses 8 --dist worksteal
 
 demo: .venv/installed
 	.venv/bin/fieldcraft run autocoa-mini
+
+real: .venv/installed-real
+	.venv/bin/python scripts/real.py
 
 test: .venv/installed-dev
 	.venv/bin/ruff check
@@ -19,6 +22,10 @@ test-long: .venv/installed-dev
 .venv/installed: pyproject.toml scripts/install.py
 	@$(PYTHON) scripts/install.py
 	@touch $@
+
+.venv/installed-real: pyproject.toml scripts/install.py
+	@$(PYTHON) scripts/install.py --real
+	@touch $@ .venv/installed
 
 .venv/installed-dev: pyproject.toml scripts/install.py
 	@$(PYTHON) scripts/install.py --dev

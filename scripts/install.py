@@ -1,6 +1,6 @@
 """Make .venv and install fieldcraft with all it needs; nothing but Python has to be there.
 
-    python3 scripts/install.py [--dev]
+    python3 scripts/install.py [--real | --dev]
 
 Plain pip takes the CUDA build of torch on Linux, gigabytes that a machine without a GPU has no use
 for. There the CPU build is installed: pip's own if it is set up to find one, else the one that uv
@@ -17,6 +17,7 @@ import venv
 from pathlib import Path
 
 TORCH = "torch==2.13.0"  # a range would let pip replace a CPU build by a newer CUDA build
+EXTRAS = {"--real": "[gazetteer,gguf]", "--dev": "[dev]"}  # of pyproject.toml; one at a time
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / ".venv" / "bin"
 PIP = [str(BIN / "python"), "-m", "pip", "--disable-pip-version-check", "-qq"]
@@ -62,7 +63,7 @@ def installer() -> list[str]:
 
 
 def main() -> None:
-    extra = "[dev]" if "--dev" in sys.argv[1:] else ""
+    extra = "".join(EXTRAS[argument] for argument in sys.argv[1:])
     print(f"installing fieldcraft{extra} into .venv; the first time takes a minute or two")
     make_venv()
     try:

@@ -3,9 +3,9 @@ and sampled as a plain forward pass computes it, or it is refused."""
 
 import asyncio
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ SIZES: dict[int, str] = {
 }
 SMALL = {key: size for size, keys in SIZES.items() for key in keys.split()}
 # What single architectures need beyond that.
+WITH_WINDOW, WINDOW = ["sliding_attention", "full_attention"], {"sliding_window": 8}
 INDEXED = {"layer_types": ["indexed_attention"] * 2}
 OWN: dict[str, dict[str, Any]] = {
     "axk2": INDEXED,
@@ -117,14 +118,27 @@ def judge(name: str) -> Verdict:
 
 
 def _judge(name: str) -> Verdict:
-    model = small_model(name)
+    """That on a model with windows, where the architecture has them; else, or where it is not
+    equal with them, on one that attends to everything, where the architecture can."""
+    own = ""
+    with suppress(NotMade):
+        verdict = _compared(name, small_model(name, window_keys(name)))
+        if verdict.kind == "equal":
+            return verdict
+        own = verdict.why.partition(" because ")[2].partition(": choose")[0]
+    model = small_model(name, (*full_keys(name), *default_keys(name)))
+    verdict = _compared(name, model)
+    if verdict.kind != "equal":
+        return verdict
+    return replace(verdict, own=own or special_attention(by_default(model)) or "")
+
+
+def _compared(name: str, model: Any) -> Verdict:
     try:
         gap = max(trained_gap(model), sampled_gap(model))
     except UserError as error:
         return Verdict(name, "refused", why=str(error))
-    if gap >= EQUAL:
-        return Verdict(name, "different", gap)
-    return Verdict(name, "equal", gap, own=special_attention(by_default(model)) or "")
+    return Verdict(name, "equal" if gap < EQUAL else "different", gap)
 
 
 class NotMade(Exception):
@@ -134,11 +148,11 @@ class NotMade(Exception):
 # -- small models --------------------------------------------------------------------------------
 
 
-def small_model(name: str) -> Any:
-    """A model with random weights of which each matters, one that attends to everything where the
-    architecture can. Raises NotMade."""
+def small_model(name: str, tried: Iterable[dict[str, Any]]) -> Any:
+    """A model with random weights of which each matters, by the first of some configurations that
+    works. Raises NotMade."""
     problems = []
-    for keys in (*full_keys(name), *default_keys(name)):
+    for keys in tried:
         try:
             model = made(name, keys)
             plain_logprobs(model, TEXTS[0])
@@ -155,6 +169,16 @@ def by_default(model: Any) -> Any:
     return SimpleNamespace(
         config=type(model.config)(), **{a: getattr(model, a) for a in attributes}
     )
+
+
+def window_keys(name: str) -> Iterator[dict[str, Any]]:
+    """Keys of a small configuration with windows, if the architecture has them by default."""
+    known = configuration(name).to_dict()
+    kinds = set(known.get("layer_types") or ())
+    if WITH_WINDOW[0] in kinds and kinds <= set(WITH_WINDOW):
+        yield small_keys(name) | OWN.get(name, {}) | WINDOW | {"layer_types": WITH_WINDOW}
+    elif not kinds and known.get("sliding_window") is not None:
+        yield small_keys(name) | OWN.get(name, {}) | WINDOW
 
 
 def full_keys(name: str) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ import torch
 import yaml
 
 from checkpoints import write_tiny_checkpoint
+from families import FAMILIES
 from fieldcraft.cli import main as cli
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.steps_io import StepPair, write_pairs
@@ -132,11 +133,10 @@ REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.splits.
 REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
-    tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
-    SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
-SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
-SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
-SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
+    SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
+SHORTER["fieldcraft check smollm2 "] = ["budget.total_tokens=2048"]
+for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
+    SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
 ]
@@ -149,7 +149,7 @@ SLOW = {  # whole recipes, each in small, take a while
     *("environments.md", "extending.md", "first-hour.md", "otc.md", "reading-a-run.md"),
     *("real-models.md", "serving.md", "simulator.md", "trackers.md", "view.md", "web.md"),
 }
-LONG = {"README.md", "folding.md", "your-data.md"}
+LONG = {"README.md", "folding.md", "train-your-own.md", "your-data.md"}
 # The README shows these, and the documents of these recipes show them again, where they are run.
 RUN_BY_ANOTHER = ("fieldcraft run otc-table", "fieldcraft run afm-mini")
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
@@ -302,9 +302,8 @@ def terminal():
 
 
 def marks_of(document: Path) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (document.name in SLOW) + [pytest.mark.long] * (
-        document.name in LONG
-    )
+    marks = {"slow": SLOW, "long": LONG}
+    return [getattr(pytest.mark, mark) for mark, names in marks.items() if document.name in names]
 
 
 @pytest.mark.parametrize(
@@ -324,10 +323,26 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         elif language == "yaml":
             check_keys(text)
         elif language == "python":
-            for long, short in SMALLER.items():
-                text = text.replace(long, short)
             text = text.replace("localhost:8000", f"127.0.0.1:{terminal.port}")
-            exec(compile(text, document.name, "exec"), names)
+            run_program(text, names)
+
+
+def run_program(program, names):
+    for long, short in SMALLER.items():
+        program = program.replace(long, short)
+    exec(program, names)
+
+
+@pytest.mark.parametrize("family", ["smollm2", "gemma 3", "mistral"])
+def test_the_programs_of_the_readme_run_with_models_that_know_no_tools(folder, family):
+    names = {}
+    write_tiny_checkpoint(Path("my-model"), "llama", tokenizer=FAMILIES[family].tokenizer())
+    for _, text in (block for block in blocks(ROOT / "README.md") if block[0] == "python"):
+        if file := re.match(r"# ([\w.-]+\.py)\n", text):
+            Path(file[1]).write_text(text, "utf-8")
+        else:
+            run_program(text, names)
+    assert names["agent"].recipe.dialect == "hermes"
 
 
 def test_the_readme_is_short_and_its_first_block_is_the_two_commands():

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from syntax_trees import tree_of
+
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("version", "sampling", "types", "config", "records", "terminal", "recipes"),
+    *("version", "sampling", "types", "config", "records", "terminal", "hub", "recipes"),
     *("algos", "dialects"),
     *(
         "sandbox",
@@ -81,7 +83,7 @@ def test_imports_go_downward() -> None:
     upward = [
         f"{name} imports {target}"
         for name, path in FILES.items()
-        for target in map(own, imports(ast.parse(path.read_text())))
+        for target in map(own, imports(tree_of(path)))
         if target and LAYERS.index(layer(target)) > LAYERS.index(layer(name))
     ]
     assert upward == []
@@ -93,7 +95,7 @@ def test_no_import_of_the_package_hides_in_a_function() -> None:
         f"{name}.{function.name} imports {target}"
         for name, path in FILES.items()
         if layer(name) != "cli"
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(tree_of(path))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for target in filter(own, imports(function))
     ]
@@ -105,7 +107,7 @@ def test_what_runs_no_model_does_not_import_one() -> None:
         f"{name} imports {target}"
         for name, path in FILES.items()
         if layer(name) not in MAY_BE_HEAVY
-        for target in imports(ast.parse(path.read_text()))
+        for target in imports(tree_of(path))
         if target.split(".")[0] in HEAVY
     ]
     assert heavy == []

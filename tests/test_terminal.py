@@ -24,6 +24,7 @@ from fieldcraft.terminal.progress import StageProgress, TerminalSink
 from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
 from report_parts import folded
+from syntax_trees import tree_of
 
 HOSTILE = "[bold]Bar[/bold]\x1b[2J\x1b[31m\x07!"
 
@@ -118,7 +119,7 @@ def test_all_that_is_shown_goes_one_way():
         file.name
         for file in files
         if not file.name.endswith("_worker.py")  # what these print is read by a program
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("print", "Console")

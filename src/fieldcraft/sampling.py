@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Which tokens can be sampled at all; the probabilities of these are renormalised.
+    """The tokens that can be sampled at all; the probabilities of these are renormalised.
 
     They come after the temperature and in the order of vLLM, each on what the one before it left:
     `min_p` drops tokens below that share of the highest probability, `top_k` keeps so many of the
@@ -30,7 +30,7 @@ class Truncation:
             )
 
     def __bool__(self) -> bool:
-        """Whether it drops anything."""
+        """Return whether it drops anything."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
@@ -39,10 +39,10 @@ WHOLE = Truncation()  # every token can be sampled
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one turn is sampled. Temperature 0 is greedy, and truncates nothing. Log-probabilities
-    are those of the distribution sampled from: softmax(logits / temperature), truncated and
-    renormalised; at temperature 1 and whole when greedy. `seed` makes the turn reproducible
-    whatever else shares the batch."""
+    """The way in which one turn is sampled. Temperature 0 is greedy, and truncates nothing.
+    Log-probabilities are those of the distribution sampled from: softmax(logits / temperature),
+    truncated and renormalised; at temperature 1 and whole when greedy. `seed` makes the turn
+    reproducible whatever else shares the batch."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -69,12 +69,12 @@ class TurnEnd:
     texts: tuple[str, ...]
 
     def strip(self, turn: str) -> str:
-        """The text of a turn without the token that ended it."""
+        """Return the text of a turn without the token that ended it."""
         for text in self.texts:
             if turn.endswith(text):
                 return turn.removesuffix(text)
         return turn
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """Tell whether the last of these tokens ends a turn."""
+        """Return whether the last of these tokens ends a turn."""
         return bool(ids) and ids[-1] in self.ids

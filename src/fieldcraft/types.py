@@ -24,11 +24,11 @@ class ToolError(Exception):
 
 
 class ToolUnavailable(ToolError):
-    """What the tool needs, such as a server, does not answer, whatever the call was."""
+    """Failure of what a tool needs, such as a server, to answer, whatever the call was."""
 
 
 class ArgumentError(ToolError):
-    """The arguments do not fit the tool, which therefore did not run: the policy's failure."""
+    """Arguments that do not fit the tool, which therefore did not run: the policy's failure."""
 
 
 VERDICT = "em"  # the reward that says which answers are right, unless a recipe names another
@@ -36,7 +36,7 @@ KNOWN_RATE = 0.75  # a model knows what it answers without tools in at least thr
 
 
 class Author(StrEnum):
-    """Who wrote a segment."""
+    """The author of a segment."""
 
     PROMPT = "prompt"
     POLICY = "policy"
@@ -45,7 +45,7 @@ class Author(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the engine stopped sampling."""
+    """The reason why the engine stopped sampling."""
 
     EOS = "eos"
     STOP = "stop"  # a stop string was completed
@@ -57,7 +57,7 @@ Fault = Literal["form", "tool", "arguments"]
 
 
 class Status(StrEnum):
-    """How a trajectory ended."""
+    """The way in which a trajectory ended."""
 
     ANSWERED = "answered"
     NO_ANSWER = "no_answer"  # the policy ended its turn with neither an action nor an answer
@@ -66,7 +66,7 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a call the policy wrote."""
+    """The outcome of a call that the policy wrote."""
 
     OK = "ok"
     FAILED = "failed"  # the tool itself failed (ToolError); the model was told
@@ -77,12 +77,12 @@ class Outcome(StrEnum):
 
     @property
     def executed(self) -> bool:
-        """Whether the tool, or what simulates it, was asked."""
+        """Return whether the tool, or what simulates it, was asked."""
         return self is Outcome.OK or self.failed
 
     @property
     def failed(self) -> bool:
-        """Whether nothing came of asking it, for a reason that is not the form of the call."""
+        """Return whether the tool was asked in vain, but not for the form of the call."""
         return self in (Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.BROKEN)
 
 
@@ -101,8 +101,8 @@ class Task:
 
     @property
     def is_known(self) -> bool | None:
-        """Whether the model needs no tool: `known` where the source of the question says so, else
-        whether its closed-book rate is at least KNOWN_RATE; None where neither is there."""
+        """Return whether the model needs no tool: `known` if the source of the question says so,
+        else whether its closed-book rate reaches KNOWN_RATE; None where neither is there."""
         known: bool | None = self.meta.get("known")
         rate: float | None = self.meta.get("closed_book")
         return rate >= KNOWN_RATE if known is None and rate is not None else known
@@ -133,7 +133,7 @@ class Malformed:
 
 
 class Role(StrEnum):
-    """What a thought is for. A dialect without tags for a role writes it as any other thought."""
+    """Purpose of a thought. A dialect without tags for a role writes it as any other thought."""
 
     THINK = "think"
     PLAN = "plan"
@@ -153,7 +153,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a tool returned, as plain text; a step of a demonstration."""
+    """The result of a tool, as plain text; a step of a demonstration."""
 
     text: str
 
@@ -165,7 +165,7 @@ Span = tuple[int, int]  # a version of the policy, and how many tokens in a row 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which observation of a turn one is: `index` of `count`, from 0. One frame holds all."""
+    """The place of an observation in a turn: `index` of `count`, from 0. One frame holds all."""
 
     index: int
     count: int
@@ -239,8 +239,8 @@ class Trajectory:
 
     @property
     def right(self) -> bool | None:
-        """Whether the reward `correct` gave the answer 1; None where that could not grade it.
-        Raises ValueError for a score outside 0 to 1, such as one times a weight."""
+        """Return whether the reward `correct` gave the answer 1; None where that could not grade
+        it. Raises ValueError for a score outside 0 to 1, such as one times a weight."""
         score = self.rewards.get(self.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
@@ -254,7 +254,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the engine sampled, terminal token included; `text` is `ids` decoded once."""
+    """The tokens that the engine sampled, terminal token included; `text` is `ids` decoded once."""
 
     ids: list[int]
     logprobs: list[float]
@@ -284,8 +284,8 @@ class StatefulTool(Protocol):
     schema: dict[str, Any]  # as that of a Tool
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """What is called during one rollout of `task`: entered before its first turn, and exited
-        however it ends. Rollouts run side by side, so all that one may change belongs in here."""
+        """Return a context with the tool: entered before the rollout's first turn, exited however
+        it ends. Rollouts run side by side, so all that one may change belongs in here."""
 
 
 AnyTool = Tool | StatefulTool
@@ -293,8 +293,8 @@ AnyTool = Tool | StatefulTool
 
 @runtime_checkable
 class Reward(Protocol):
-    """Scores a whole group (all rollouts of one task), so that it can compare its members. It may
-    keep state over the run (a best-known count per question); the state is checkpointed."""
+    """A score of whole groups (all rollouts of a task), which compares their members. It may keep
+    state over the run (a best-known count per question); the state is checkpointed."""
 
     name: str
 
@@ -353,48 +353,47 @@ class Dialect(Protocol):
 
     @property
     def summary_request(self) -> str | None:
-        """What asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
+        """Text that asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
 
     @property
     def any_ending(self) -> str:
         """A last turn, of any content, that the grammar accepts after an observation."""
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Token ids up to where the policy starts to write. `tools` are JSON schemas."""
+        """Return the token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        """What the last policy turn asks for: its answer, its calls (at least one), or None for
-        neither. `written` is all policy turns, oldest first."""
+        """Return what the last policy turn asks for: its answer, its calls (at least one), or None
+        for neither. `written` is all policy turns, oldest first."""
 
     def write_thought(self, text: str) -> str:
-        """How a policy turn begins that thinks `text`, which may be empty, and then goes on."""
+        """Write the beginning of a turn that thinks `text`, which may be empty, and goes on."""
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        """The same for the thoughts of a demonstration, of which there may be none."""
+        """Write the same for the thoughts of a demonstration, of which there may be none."""
 
     def write_action(self, action: Action) -> str:
-        """The call as the policy writes it, from its opening tag up to its closing tag."""
+        """Write the call as the policy does, from its opening tag up to its closing tag."""
 
     def write_calls(self, actions: Sequence[Action]) -> str:
-        """All calls of one turn, as the policy writes them. Raises UserError for more calls than
-        the dialect allows in a turn."""
+        """Write all calls of one turn, as the policy does. Raises UserError for more calls than the
+        dialect allows in a turn."""
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """What stands before and after an observation; a simulator writes between the two, white
-        space included. What stands between two observations of a turn belongs to the first."""
+        """Return the text before and after an observation, white space included. A simulator writes
+        between the two. What stands between two observations of a turn belongs to the first."""
 
     def write_observation(self, text: str, place: Place = ALONE) -> str:
-        """The whole observation block, tags and surrounding white space included."""
+        """Write the whole observation block, tags and surrounding white space included."""
 
     def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
-        """Token ids of `write_observation`; only its frame may hold special tokens."""
+        """Encode what `write_observation` returns; only its frame may hold special tokens."""
 
     def write_answer(self, text: str) -> str:
-        """What follows the last thought, up to and without the end token."""
+        """Write what follows the last thought, up to and without the end token."""
 
     def open_answer(self, turn: str) -> str:
-        """What ends a turn that was begun with `turn`, which may be empty, and opens the answer, up
-        to where the policy writes it."""
+        """Write what ends a turn begun with `turn`, which may be empty, and opens the answer."""
 
     def well_formed(self, written: Sequence[str]) -> bool:
-        """Whether the policy turns of a finished trajectory obey the dialect's grammar."""
+        """Return whether the policy turns of a finished trajectory obey the dialect's grammar."""

@@ -35,7 +35,7 @@ from fieldcraft.types import UserError
         (["run", "smoke", "tasks=/none.jsonl"], "tasks=/none.jsonl does not exist"),
         (["ask", "--model", "/none", "Why?"], "/none holds no model: give the folder of a run"),
         (["eval", "--model", "/none", "--tasks", "/none.jsonl"], "/none.jsonl does not exist"),
-        (["run", "zebra"], "smoke, toolrl, torl, unseen-code-mini, unseen-search-mini."),
+        (["run", "zebra"], "smollm2-otc, toolrl, torl, unseen-code-mini, unseen-search-mini."),
         (["run", "."], ". is a folder, not a file; give the path of a YAML file."),
         (["run", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it"),
         (["check", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it stages, or a"),
@@ -179,7 +179,7 @@ def test_a_search_server_that_does_not_answer(
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
     assert not (tmp_path / "run").exists()
-    options = ["--model", str(files["model"]), "--search-url", url]
+    options = ["--model", str(files["model"]), "--search-url", url, "--dialect", "autocoa"]
     assert status("ask", *options, "Why?") == 2
     assert f"No search server answers at {url}" in sentence(capsys)
 

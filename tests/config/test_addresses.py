@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fieldcraft
@@ -109,6 +109,8 @@ def test_others_are_shown_as_they_are(address: str) -> None:
 
 
 @given(st.text())
+@example("/0:0@0")
+@example("ask user:secret@host")
 def test_any_text_can_be_shown(text: str) -> None:
     shown = shown_address(text)
     assert shown_address(shown) == shown

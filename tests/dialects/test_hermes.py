@@ -142,32 +142,6 @@ def test_a_template_that_ends_turns_with_text_is_refused() -> None:
         get_dialect("hermes", tokenizer).observation_frame()
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        None,
-        "{% for m in messages %}{{ m.content }}{% endfor %}",  # ignores calls
-        "{% for m in messages %}{{ raise_exception('no tools') }}{% endfor %}",
-        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
-        "<function={{ c.function.name }}></tool_call>{% endfor %}{% endfor %}",  # not JSON
-        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
-        "{{ 'call ' + c.function.arguments }}{% endfor %}{% endfor %}",  # wants text
-    ],
-)
-def test_templates_without_such_tool_calls_are_refused(template: str | None) -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(UserError, match="does not write tool calls as JSON"):
-        get_dialect("hermes", tokenizer).observation_frame()
-
-
-def test_template_that_does_not_show_tools_is_refused() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    with pytest.raises(UserError, match="does not show tools"):
-        get_dialect("hermes", tokenizer).prompt("who?", [TOOL])
-
-
 def test_special_token_in_a_tool_s_description_is_refused() -> None:
     tool = {"type": "function", "function": {"name": "search", "description": "a <|im_end|>"}}
     with pytest.raises(UserError, match=r"special token '<\|im_end\|>'"):

@@ -22,7 +22,6 @@ SHAPE: dict[str, Any] = {
     "head_dim": 8,
     "pad_token_id": 0,
 }
-WINDOW = {"sliding_window": 4}
 SPECIAL: dict[str, tuple[dict[str, Any], str]] = {
     "qwen3_next": (
         {
@@ -38,11 +37,6 @@ SPECIAL: dict[str, tuple[dict[str, Any], str]] = {
         "kind linear_attention",
     ),
     "lfm2": ({"layer_types": ["conv", "full_attention"]}, "kind conv"),
-    "gemma3_text": (
-        {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-        "kind sliding_attention",
-    ),
-    "mistral": (WINDOW, r"looks back 4 tokens only \(sliding_window\)"),
     "mamba": ({"state_size": 4}, "kind linear_attention"),
 }
 PLAIN: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 a plain forward pass."""
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.engine.comparison import probe_texts, require_equal
 from fieldcraft.engine.local import comparison, kv_cache
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.train import attention, trainer
-from fieldcraft.train.batch import WORTH_SHARING
+from fieldcraft.train import attention_in_parts, trainer
+from fieldcraft.train.batch import WORTH_SHARING, Run
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
@@ -50,10 +51,16 @@ def engine_of(model: Any) -> LocalEngine:
 )
 def test_architectures_that_attend_otherwise_are_refused(name: str, why: str) -> None:
     words = f"{name.capitalize()}Attention.*because {why}: choose"
-    with pytest.raises(UserError, match=f"{words}.*plain full attention"):
+    with pytest.raises(UserError, match=f"{words}.*plain attention"):
         Trainer(model_of(name), Optim(lr=1e-3), steps=1)
     with pytest.raises(UserError, match=f"The local engine cannot run {words}"):
         engine_of(model_of(name))
+
+
+def see(monkeypatch: pytest.MonkeyPatch, way: Callable[[int, Sequence[Run]], list[int]]) -> None:
+    """Let runs attend to others than those that they continue."""
+    monkeypatch.setattr(attention_in_parts, "blocks_of", attention_in_parts.blocks_of.__wrapped__)
+    monkeypatch.setattr(attention_in_parts, "way", way)
 
 
 def test_a_packed_batch_whose_texts_see_each_other_is_refused_with_the_difference(
@@ -61,7 +68,7 @@ def test_a_packed_batch_whose_texts_see_each_other_is_refused_with_the_differenc
 ) -> None:
     model = sharp_model(tmp_path, "qwen3")
     before = weights(model)
-    monkeypatch.setattr(attention, "_way", lambda place, runs: list(range(place + 1)))
+    see(monkeypatch, lambda place, runs: list(range(place + 1)))
     with pytest.raises(UserError, match=r"^Qwen3ForCausalLM .* in a packed batch its .* nats from"):
         Trainer(model, Optim(lr=1e-3), steps=1)
     assert all(torch.equal(now, before[name]) for name, now in weights(model).items())
@@ -92,7 +99,7 @@ def test_an_adapter_is_compared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             torch.nn.init.normal_(weight, std=0.5)
     Trainer(model, Optim(lr=1e-3), 1, adapter)
     engine_of(model)
-    monkeypatch.setattr(attention, "_way", lambda place, runs: [place])
+    see(monkeypatch, lambda place, runs: [place])
     with pytest.raises(UserError, match="in a packed batch"):
         Trainer(model, Optim(lr=1e-3), 1, adapter)
 

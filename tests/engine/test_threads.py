@@ -57,3 +57,19 @@ def test_an_engine_samples_with_its_own_number_of_threads(tmp_path: Path) -> Non
         assert seen == {expected}
         assert torch.get_num_threads() == 2
         seen.clear()
+
+
+def test_a_slow_model_is_measured_with_few_forwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[torch.Size] = []
+
+    def timed(model: object, ids: torch.Tensor) -> float:
+        taken.append(ids.shape)
+        return 0.9 * threads_module.SECONDS
+
+    monkeypatch.setattr(threads_module, "_seconds", timed)
+    monkeypatch.setattr(threads_module, "LARGE", 10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    threads_module.fastest_threads(sharp_model(tmp_path, "llama"))
+    assert taken == 4 * [torch.Size((1, 256))] + 4 * [torch.Size((128, 1))]

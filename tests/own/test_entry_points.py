@@ -66,7 +66,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_they_are_known(installed: Path) -> None:
     assert known(Kind.REWARD)["terse"] == "codes_plugin:Terse"
-    assert list(known(Kind.WORLD)) == ["codes", "abacus", "atlas", "domains", "trails"]
+    assert list(known(Kind.WORLD)) == ["codes", "abacus", "atlas", "domains", "gazetteer", "trails"]
     reward = make_reward("terse", {"letters": 2}, {})
     assert reward([Trajectory(Task("a", "?", ()), answer=text) for text in ("ab", "abc")]) == [1, 0]
 

@@ -174,7 +174,7 @@ def test_a_recipe_can_name_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFix
         stage += ", model: m}, steps: 1, questions: 1, group: 2, optim: {lr: 1.0e-3}}"
         (tmp_path / "r.yaml").write_text(
             f"recipe: r\nmodel: {tmp_path}/model\ntasks: {tmp_path}/tasks.jsonl\n"
-            f"corpus: {tmp_path}/corpus.jsonl\ninstruction: ''\n"
+            f"corpus: {tmp_path}/corpus.jsonl\ninstruction: ''\ndialect: autocoa\n"
             "budget: {turn_tokens: 8, total_tokens: 128}\n"
             f"evaluation: {{splits: {{heldout: 1}}, workflows: []}}\nstages:\n  rl1: {stage}\n"
         )

@@ -66,8 +66,19 @@ def test_the_length_dominates_where_all_else_is_done(monkeypatch: pytest.MonkeyP
 
 def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     told = advice(monkeypatch, MODEL - 1)
+    assert told == ("its weights alone take 0.6 GB, so take a smaller model")
+
+
+def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training and sampling both need more: each takes a key of its own."""
+    kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
+    there = MODEL + GRADIENTS + 600 * kept
+    assert 5 * ROW < GRADIENTS + 600 * kept < 6 * ROW
+    own = ["stages.rl2.optim.micro_tokens=8192", "max_rows=64"]
+    told = advice(monkeypatch, there, *own)
     assert told == (
-        "its weights alone take 0.6 GB, so set lora or optim.moments: 8bit, or take a smaller model"
+        "set stages.rl2.optim.activation_checkpointing=true, stages.rl2.optim.micro_tokens=600 and"
+        " max_rows=5, with which it fits"
     )
 
 

@@ -44,6 +44,7 @@ from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import Answer, Reward, Status, Step, Task, Thought, Trajectory
+from syntax_trees import tree_of
 from unguarded import Unguarded
 
 pytest.importorskip("math_verify", reason="mathematics needs the extra code")
@@ -361,8 +362,7 @@ def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
     recipe = graded.recipe.model_copy(update=update)
 
     def usable(recipe: Recipe, correct: Reward | None = None) -> tuple[list[str], dict[str, int]]:
-        inputs = FileInputs(recipe)
-        inputs.correct = correct
+        (inputs := FileInputs(recipe)).correct = correct
         kept, reasons = inputs.usable_demonstrations(DIALECT, [])
         return [t.task.id for t in kept], reasons
 
@@ -381,7 +381,7 @@ def test_no_other_module_compares_answers() -> None:
         name = path.relative_to(PACKAGE).as_posix()
         if name.startswith("rewards/"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             match node:
                 case ast.ImportFrom(module="fieldcraft.rewards.answers", names=names):
                     if comparing & {alias.name for alias in names}:

@@ -6,6 +6,8 @@ one.
 """
 
 import random
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -98,6 +100,18 @@ def test_scores_far_apart_are_joined() -> None:
     value = torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
     found = attend_in_parts(query, key, value, runs, (0, 1), None)
     torch.testing.assert_close(found[0, :, 0, 0], torch.tensor([0.0, 0.5, 1.0, 3.0]))
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_a_window_that_hides_something_needs_masks(window: int) -> None:
+    """Of a prefix of two, and three behind it, the last sees five tokens."""
+    runs = (Run(0, 2, None), Run(2, 5, 0))
+    query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    layer: Any = SimpleNamespace(config=SimpleNamespace(sliding_window=window))
+    found, _ = attention.attend(layer, query, key, value, None, runs=runs, sliding_window=window)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril().triu(1 - window)
+    wanted = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(found, wanted.transpose(1, 2))
 
 
 def test_a_prefix_meets_all_that_continue_it_at_once() -> None:

@@ -115,7 +115,7 @@ async def _suggest(board: Board) -> bool:
 
 
 def fault(part: str, text: str) -> str | None:
-    """Why the dialect `afm-code` could not write a part."""
+    """Return why the dialect `afm-code` could not write a part."""
     if not is_writable(text):
         return "must not hold a tag such as <think> or </code>"
     program = "must be one program, without a line that begins with ```"

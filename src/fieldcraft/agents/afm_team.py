@@ -65,8 +65,8 @@ async def play(board: Board) -> None:
 
 
 async def _work(board: Board) -> bool:
-    """Call tools until the lead wants to answer, or no call is left. False if a reflection asks for
-    another plan."""
+    """Call tools until the lead wants to answer, or no call is left. Returns False if a reflection
+    asks for another plan."""
     while board.calls_left:
         said = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
         board.write(said["thought"])
@@ -79,7 +79,7 @@ async def _work(board: Board) -> bool:
 
 
 async def _reflect(board: Board) -> bool:
-    """Grade the latest call. False if a grade is poor."""
+    """Grade the latest call. Returns False if a grade is poor."""
     said = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
     board.write(said["thought"])
     grades = [said[name] for name in CRITERIA]
@@ -109,9 +109,9 @@ async def _write(board: Board, seat: str, part: str, role: Role) -> str:
 
 
 def requests(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
-    """The requests that this team, or that of `afm_code_team.py`, would have made to write a chain:
-    of each the number of steps that the seat read, and of those that it had written at its end. The
-    seat that decides what comes next writes nothing down."""
+    """Yield the requests that this team, or that of `afm_code_team.py`, would have made to write a
+    chain: of each the number of steps that the seat read, and of those that it had written at its
+    end. The seat that decides what comes next writes nothing down."""
     begin = 0  # of what the next seat writes
     for end, step in enumerate(steps, start=1):
         match step:

@@ -26,7 +26,7 @@ NOTHING = Usage(0, 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class SeatUse:
-    """What one seat of a team used: requests, the seconds that they took, and tokens with their
+    """Use of one seat of a team: requests, the seconds that they took, and tokens with their
     cost."""
 
     requests: int
@@ -42,7 +42,7 @@ class SeatUse:
 
 
 def seed_of(key: str) -> int:
-    """The seed of the request with this key: 31 bits, which every endpoint takes."""
+    """Return the seed of the request with this key: 31 bits, which every endpoint takes."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
 
 
@@ -59,7 +59,7 @@ class Chat(Protocol):
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message. Raises EndpointError if there is none."""
+        """Ask for the next message and return it. Raises EndpointError if there is none."""
         ...
 
 
@@ -84,8 +84,9 @@ class EngineChat:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message, without what ended it. Raises UserError if the tokenizer has no
-        chat template, or one that does not show every message once, in their order."""
+        """Ask for the next message and return it, without what ended it. Raises UserError if the
+        tokenizer has no chat template, or one that does not show every message once, in their
+        order."""
         ids = self._encode(messages)
         session = f"chat#{next(self._sessions)}"
         try:

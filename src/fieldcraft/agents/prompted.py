@@ -78,7 +78,7 @@ MARK = re.compile(
 
 
 class End(StrEnum):
-    """How an attempt ended."""
+    """End of an attempt."""
 
     ANSWERED = "answered"
     CUT = "cut off by the limit of tokens"
@@ -112,13 +112,13 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended for a reason that the model did not cause."""
+        """Return whether it ended for a reason that the model did not cause."""
         return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one reply says. `kept` is its text up to the end of the move."""
+    """Content of one reply. `kept` is its text up to the end of the move."""
 
     thought: str
     move: Action | Answer | Malformed
@@ -211,7 +211,7 @@ class Prompted:
 
 
 def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
-    """The instruction that describes the tools."""
+    """Return the instruction that describes the tools."""
     first = schemas[0]["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
     return WITH_TOOLS.format(
@@ -222,7 +222,7 @@ def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
 
 
 def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn:
-    """The thought and the first action or answer of a turn; `schemas` are those of the tools.
+    """Read the thought and the first action or answer of a turn; `schemas` are those of the tools.
 
     Without tools the thought is the reasoning of a model that reasons before it writes: what it
     writes afterwards is a summary. With tools it is what the model writes, since its reasoning also
@@ -251,7 +251,7 @@ def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn
 
 
 def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malformed, int]:
-    """The call at the beginning of `text`, and where it ends."""
+    """Read the call at the beginning of `text`, and where it ends."""
     named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if named is None:
         return Malformed("an action is a tool's name and its arguments as a JSON object"), 0
@@ -267,7 +267,7 @@ def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malform
 
 
 def _read_answer(text: str) -> Answer | Malformed:
-    """The first line that is not empty, or the content of its box."""
+    """Read the first line that is not empty, or the content of its box."""
     line = next((line for line in text.splitlines() if line.strip(" *`")), "")
     answer = last_box(line) or line.strip(" *`")
     return Answer(answer) if answer else Malformed("the answer is empty")

@@ -68,7 +68,7 @@ async def _answer(conversation: Conversation) -> None:
 
 
 def spoken(dialect: Dialect) -> BaseDialect:
-    """A dialect of a recipe, by whose chat template the model is spoken to."""
+    """Return a dialect of a recipe, by whose chat template the model is spoken to."""
     assert isinstance(dialect, BaseDialect), "config/names.py sees to that"
     return dialect
 
@@ -76,8 +76,8 @@ def spoken(dialect: Dialect) -> BaseDialect:
 def first_message(
     dialect: Dialect, task: Task, schemas: Sequence[Schema], max_calls: int, notes: str = ""
 ) -> Segment:
-    """The prompt: how to write a turn, the tools, an example, `notes` and the question, all of it
-    plain text in the user's message of the model's own chat template.
+    """Return the prompt: how to write a turn, the tools, an example, `notes` and the question, all
+    of it plain text in the user's message of the model's own chat template.
 
     Raises UserError without a tool.
     """
@@ -94,8 +94,8 @@ def first_message(
 
 
 async def act_until_answer(conversation: Conversation) -> None:
-    """Thoughts, actions and observations, until the model answers or is cut off. Where it acts
-    although no call is left, it is told so, and its last turn is an answer."""
+    """Alternate thoughts, actions and observations, until the model answers or is cut off. Where it
+    acts although no call is left, it is told so, and its last turn is an answer."""
     trajectory, episode = conversation.trajectory, conversation.episode
     names = Names(trajectory.task, episode.schemas)
     while len(trajectory.calls) <= episode.budget.max_calls:
@@ -116,7 +116,7 @@ async def act_until_answer(conversation: Conversation) -> None:
 
 
 def _written(conversation: Conversation) -> str:
-    """What the model wrote last, without the token that ended it."""
+    """Return what the model wrote last, without the token that ended it."""
     dialect = spoken(conversation.episode.dialect)
     return dialect.end.strip(conversation.trajectory.segments[-1].text)
 
@@ -162,7 +162,7 @@ def say(conversation: Conversation, message: str, author: Author) -> None:
 
 
 def judge_form(trajectory: Trajectory) -> None:
-    """Well-formed is a trajectory with an answer in which every call could be read."""
+    """Judge whether a trajectory is well-formed: it has an answer, and every call could be read."""
 
     def readable(call: Call) -> bool:
         return call.outcome is not Outcome.MALFORMED

@@ -33,7 +33,7 @@ VERDICT_LINE = re.compile(r"verdict\W*(right|wrong)", re.IGNORECASE)
 async def prompted_reflexion(
     task: Task, policy: Policy, env: ToolEnvironment, key: str
 ) -> Trajectory:
-    """Prompted ReAct, up to three times (Reflexion, arXiv 2303.11366).
+    """Run prompted ReAct up to three times (Reflexion, arXiv 2303.11366).
 
     After each trial but the last the model judges its own answer. If it finds that wrong, or gave
     none, it writes what to do differently, and the next trial begins with its notes. Nothing else
@@ -67,27 +67,28 @@ async def _try_and_reflect(conversation: Conversation) -> None:
 
 
 def _with_calls(conversation: Conversation, max_calls: int) -> Conversation:
-    """The conversation with another limit of calls."""
+    """Return the conversation with another limit of calls."""
     budget = conversation.episode.budget.model_copy(update={"max_calls": max_calls})
     return replace(conversation, episode=replace(conversation.episode, budget=budget))
 
 
 async def _is_content(trial: Conversation, answer: str) -> bool:
-    """Whether the model, asked for a verdict, does not call its answer wrong."""
+    """Return whether the model, asked for a verdict, does not call its answer wrong."""
     say(trial, JUDGE.format(answer=answer), Author.PROMPT)
     verdicts = VERDICT_LINE.findall(await _reply(trial))
     return not verdicts or verdicts[-1].lower() == "right"
 
 
 async def _reflect(trial: Conversation) -> str:
-    """What the model notes about a trial; nothing where it has no room left."""
+    """Let the model reflect, and return what it notes about a trial; nothing where it has no room
+    left."""
     failure = NOT_RIGHT if trial.trajectory.answer else NO_ANSWER
     say(trial, REFLECT.format(failure=failure), Author.PROMPT)
     return await _reply(trial)
 
 
 async def _reply(trial: Conversation) -> str:
-    """What the model writes next, without what it thought before."""
+    """Let the model reply, and return what it writes next, without what it thought before."""
     await trial.write(())
     last = trial.trajectory.segments[-1]
     if last.author is not Author.POLICY:

@@ -28,7 +28,7 @@ async def _react(conversation: Conversation) -> None:
 
 
 async def think_and_look_up(conversation: Conversation) -> None:
-    """The alternation, from the end of a prompt to the end of the model's answer."""
+    """Run the alternation, from the end of a prompt to the end of the model's answer."""
     trajectory, dialect = conversation.trajectory, conversation.episode.dialect
     query = trajectory.task.question
     said = set(words(query))
@@ -43,7 +43,7 @@ async def think_and_look_up(conversation: Conversation) -> None:
 
 
 def _without_tags(text: str, dialect: Dialect) -> str:
-    """The text of a thought; `</think>` is not looked up."""
+    """Return the text of a thought; `</think>` is not looked up."""
     for tag in dialect.tags:
         text = text.replace(tag, " ")
     return text

@@ -18,7 +18,7 @@ AGAIN = "{question} {reflection}"
 
 
 async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """ReAct, up to three times (Reflexion, arXiv 2303.11366). The environment's `correct`, which
+    """Run ReAct up to three times (Reflexion, arXiv 2303.11366). The environment's `correct`, which
     knows the gold answers, says whether the answer was wrong. The model then writes what went
     wrong, and its next trial begins with that. So it has more information than any other row of a
     table.
@@ -48,14 +48,15 @@ async def _try_and_reflect(correct: Reward, conversation: Conversation) -> None:
 
 
 async def _is_wrong(trajectory: Trajectory, correct: Reward) -> bool:
-    """By the verdict on the answer so far; what cannot be graded is not known to be wrong."""
+    """Tell whether the answer so far is wrong, by its verdict; what cannot be graded is not known
+    to be wrong."""
     seen = replace(trajectory, rewards={})
     await grade(correct, [seen])
     return seen.right is False
 
 
 def _with_whole_budget(conversation: Conversation) -> Conversation:
-    """The conversation with a new budget on top of what the trajectory has used."""
+    """Return the conversation with a new budget on top of what the trajectory has used."""
     trajectory, budget = conversation.trajectory, conversation.episode.budget
     more = {
         "max_calls": budget.max_calls + len(trajectory.calls),

@@ -90,7 +90,7 @@ class GaveUp(Exception):
 
 
 def no_fault(part: str, text: str) -> None:
-    """Any text will do."""
+    """Find no fault: any text will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class Team:
     fault: Callable[[str, str], str | None] = no_fault
 
     def seat_prompts(self, tools: Sequence[AnyTool]) -> dict[str, str]:
-        """The prompt of every seat in a run with these tools."""
+        """Return the prompt of every seat in a run with these tools."""
         return {**self.prompts, **{tool.name: self._of_tool(tool) for tool in tools}}
 
     def _of_tool(self, tool: AnyTool) -> str:
-        """The prompt of a tool's seat, with what the tool does and takes."""
+        """Return the prompt of a tool's seat, with what the tool does and takes."""
         told = tool.schema["function"]
         own = self.tool_prompts.get(tool.name, TOOL_PROMPT.format(name=tool.name))
         arguments = json.dumps(told["parameters"])
@@ -136,7 +136,7 @@ class Board:
 
     @property
     def calls_left(self) -> int:
-        """How often the team may still call a tool."""
+        """Return how often the team may still call a tool."""
         made = sum(isinstance(step, Action) for step in self.steps)
         return max(0, self.max_calls - made) if self.tools else 0
 
@@ -149,7 +149,7 @@ class Board:
         self.steps.append(Answer(text))
 
     async def ask(self, seat: str, /, **parts: Sequence[str]) -> dict[str, str]:
-        """What a seat says about the chain so far, part by part.
+        """Ask a seat, and return what it says about the chain so far, part by part.
 
         A part is TEXT, or a list of choices of which the seat must take one. A seat whose reply
         lacks a part, or has one with a fault, is told so and asked once more.
@@ -215,7 +215,7 @@ class Board:
         )
 
     def _read(self, reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
-        """The parts of a reply, or what is wrong with it."""
+        """Return the parts of a reply, or what is wrong with it."""
         said = read_parts(reply, parts)
         if isinstance(said, dict):
             for name, text in said.items():
@@ -285,7 +285,7 @@ class Seated:
 
 
 def shown(step: Step) -> str:
-    """A step as the seats read it."""
+    """Return a step as the seats read it."""
     match step:
         case Thought(text, role):
             return f"{SPOKEN[role]}: {text}"
@@ -298,7 +298,7 @@ def shown(step: Step) -> str:
 
 
 def read_parts(reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
-    """The parts of a reply, or what is wrong with it.
+    """Return the parts of a reply, or what is wrong with it.
 
     Parts stand in their order, so that a text may hold the name of a part before it. Text before
     the first part, or else the reasoning of a model, is the thought where none is marked.
@@ -330,7 +330,7 @@ def read_parts(reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, st
 
 
 def _label(name: str) -> str:
-    """`Suggested answer` for suggested_answer."""
+    """Return a label such as `Suggested answer` for suggested_answer."""
     return name.replace("_", " ").capitalize()
 
 
@@ -340,7 +340,7 @@ def _mark(name: str) -> re.Pattern[str]:
 
 
 def _choice(value: str, choices: Sequence[str]) -> str | None:
-    """The choice that a value begins with, the longest if several do."""
+    """Return the choice that a value begins with, the longest if several do."""
     for choice in sorted(choices, key=len, reverse=True):
         if re.match(rf"\W*{re.escape(choice)}(?!\w|\.\d)", value, re.IGNORECASE):
             return choice
@@ -348,6 +348,6 @@ def _choice(value: str, choices: Sequence[str]) -> str | None:
 
 
 def _unfenced(value: str) -> str:
-    """The content of a fenced block that is the whole value."""
+    """Return the content of a fenced block that is the whole value."""
     fenced = FENCED.fullmatch(value)
     return fenced[1] if fenced else value

@@ -1,4 +1,4 @@
-"""What workflows share: code decides what a model reads that was not trained to act."""
+"""Common parts of workflows: code decides what a model reads that was not trained to act."""
 
 from __future__ import annotations
 

@@ -17,13 +17,14 @@ EPSILON = 1e-6  # added to standard deviations
 
 
 def mean_of_group(rewards_G: Sequence[float]) -> list[float]:
-    """The baseline of GRPO (arXiv 2402.03300, section 4.1) and Dr.GRPO (arXiv 2503.20783)."""
+    """Return the mean reward of the group for each rollout, the baseline of GRPO (arXiv 2402.03300,
+    section 4.1) and Dr.GRPO (arXiv 2503.20783)."""
     return [fmean(rewards_G)] * len(rewards_G)
 
 
 def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
-    """RLOO's leave-one-out baseline (arXiv 2402.14740): it does not depend on the rollout's own
-    reward. A single rollout is compared with itself, which teaches nothing."""
+    """Return the leave-one-out baseline of RLOO (arXiv 2402.14740). It does not depend on the
+    rollout's own reward. A single rollout is compared with itself, which teaches nothing."""
     if len(rewards_G) == 1:
         return list(rewards_G)
     total = sum(rewards_G)
@@ -31,17 +32,17 @@ def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
 
 
 def deviation(rewards_G: Sequence[float]) -> float:
-    """What GRPO divides by: the standard deviation of the population, never 0."""
+    """Return the divisor of GRPO: the standard deviation of the population, never 0."""
     return pstdev(rewards_G) + EPSILON
 
 
 def returns_to_go(rewards_T: Floats, gamma: float = 1.0) -> Floats:
-    """G_t = r_t + gamma G_{t+1}."""
+    """Return the discounted sums of the rewards from each token on: G_t = r_t + gamma G_{t+1}."""
     return gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lam=1.0)
 
 
 def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Floats:
-    """Generalised advantage estimation (arXiv 1506.02438, equation 16).
+    """Return the advantages of generalised advantage estimation (arXiv 1506.02438, equation 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, with V = 0 after the
     last token. `values_T[t]` is the value of the context before token t.
@@ -56,9 +57,9 @@ def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Flo
 
 
 def whiten(parts: Sequence[Floats]) -> list[Floats]:
-    """Every token's advantage minus the mean over all tokens of a step, over their standard
-    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each rollout.
-    """
+    """Return every token's advantage minus the mean over all tokens of a step, over their standard
+    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each
+    rollout."""
     every = np.concatenate([*parts, np.zeros(0)])
     if not every.size:
         return list(parts)

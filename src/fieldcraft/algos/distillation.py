@@ -25,7 +25,8 @@ CHUNK = 2**22  # numbers of a chunk: rows of vocabulary size are never all norma
 
 
 def sampled_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> NDArray[Any]:
-    """log q - log p of each token that was sampled, within +-20: the advantage of policy gradient.
+    """Return log q - log p of each token that was sampled, within +-20: the advantage of policy
+    gradient.
 
     Its expectation over the student's tokens is -KL(p || q), and that of advantage times
     grad log p is -grad KL(p || q): the term that is missing, the mean of grad log p, is 0. A token
@@ -36,8 +37,8 @@ def sampled_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> ND
 
 
 def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) -> Tensor:
-    """KL(p || q) of each token in nats; shape T. Differentiable in the student's logits, exactly 0
-    with a gradient of exactly 0 where both have the same.
+    """Return KL(p || q) of each token in nats; shape T. It is differentiable in the student's
+    logits, and exactly 0 with a gradient of exactly 0 where both have the same.
 
     With `top_k` all tokens but the student's k likeliest are one: k + 1 probabilities are compared
     (as in SDPO, arXiv 2601.20802). That is at most the whole KL, and equal to it if k is V.
@@ -51,8 +52,8 @@ def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) 
 
 
 class _ReverseKL(torch.autograd.Function):
-    """With d_v the log-ratio of word v, or of the bucket that it is in: KL = sum of p_v d_v, and
-    its derivative by logit v is p_v (d_v - KL).
+    """The reverse KL and its gradient. With d_v the log-ratio of word v, or of the bucket that it
+    is in, KL = sum of p_v d_v, and its derivative by logit v is p_v (d_v - KL).
 
     Both are computed in chunks of rows, so that beside the two logits there is one more array of
     their size, the gradient; autograd would keep four.
@@ -87,7 +88,7 @@ def _chunks(logits_TV: Tensor) -> Iterator[slice]:
 
 
 def _log_ratios(logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """The student's probabilities, and log p - log q of each word or of its bucket."""
+    """Return the student's probabilities, and log p - log q of each word or of its bucket."""
     logp_RV, logq_RV = logits_RV.log_softmax(-1), teacher_RV.log_softmax(-1)
     ratio_RV = logp_RV - logq_RV
     if top_k is not None and top_k < logits_RV.shape[1]:

@@ -10,15 +10,15 @@ from torch.autograd.function import once_differentiable
 
 
 def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
-    """log softmax(logits) at the targets, and the entropy of softmax(logits) in nats; both of shape
-    T and differentiable once."""
+    """Return log softmax(logits) at the targets, and the entropy of softmax(logits) in nats. Both
+    have the shape T and are differentiable once."""
     found: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
     return found
 
 
 class _LogpAndEntropy(torch.autograd.Function):
-    """Beside the logits there is one array of their size at a time, also in the backward pass;
-    autograd would keep three for the entropy alone."""
+    """Log-probability and entropy with little memory. Beside the logits there is one array of their
+    size at a time, also in the backward pass; autograd would keep three for the entropy alone."""
 
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,8 +40,8 @@ class _LogpAndEntropy(torch.autograd.Function):
 def score_logits(
     logits_TV: Tensor, targets_T: Tensor, space_TV: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the targets, entropies and log of the sum of exp(logits), each of shape
-    T. `space_TV` is overwritten."""
+    """Return the log-probabilities of the targets, entropies and log of the sum of exp(logits),
+    each of shape T. `space_TV` is overwritten."""
     largest_T1 = logits_TV.amax(-1, keepdim=True)
     torch.sub(logits_TV, largest_T1, out=space_TV).exp_()
     sum_T = space_TV.sum(-1)
@@ -58,8 +58,9 @@ def logits_grad(
     logp_grad_T: Tensor | None,
     entropy_grad_T: Tensor | None,
 ) -> Tensor:
-    """The gradient by the logits, with g and h those by log-probability and entropy H:
-    g (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV`, of all words, is overwritten."""
+    """Return the gradient by the logits, with g and h those by log-probability and entropy H: g
+    (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV` holds the log-probabilities of all words
+    and is overwritten."""
     if entropy_grad_T is None:
         grad_TV = logp_TV.exp_()
         if logp_grad_T is None:

@@ -87,7 +87,7 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surrogate:
-    """The policy-gradient surrogate that the whole family is a setting of.
+    """The policy-gradient surrogate, of which each algorithm of the family is a setting.
 
     Per token, with log-ratios clamped to +-20 and A the advantage:
 
@@ -157,7 +157,7 @@ class Surrogate:
         return loss, {"loss": loss.detach(), **sums}
 
     def _ratio(self, batch: TokenBatch) -> Tensor:
-        """r of the policy against the one that the step began with."""
+        """Return the ratio r of the policy to the one that the step began with."""
         log_ratio_T = (batch.logp_T - batch.old_logp_T).clamp(-LIMIT, LIMIT)
         if self.ratio == "sequence":
             mean_T = _over_sequence(log_ratio_T.detach(), batch, mean=True)
@@ -165,7 +165,7 @@ class Surrogate:
         return log_ratio_T.exp()
 
     def _gain(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The gain, and for which tokens a clip has changed it."""
+        """Return the gain, and a mask of the tokens whose gain a clip has changed."""
         adv_T = batch.advantage_T
         bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
         if self.clip == "cispo":
@@ -177,7 +177,8 @@ class Surrogate:
         return gain_T, gain_T != ratio_T * adv_T
 
     def _mismatch(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The weight between sampler and trainer, and 1 for each token that is close enough."""
+        """Return the weight between sampler and trainer, and a mask with 1 for each token that is
+        close enough."""
         log_token_T = batch.old_logp_T - batch.sampled_logp_T
         ones_T = torch.ones_like(batch.weight_T)
 
@@ -197,13 +198,14 @@ class Surrogate:
 
 
 def _sampler_gap(batch: TokenBatch) -> Tensor:
-    """How far the sampler's log-probabilities are from the trainer's, where both had one policy."""
+    """Return the distance of the sampler's log-probabilities from the trainer's, where both had one
+    policy."""
     gap_T = (batch.logp_T - batch.sampled_logp_T).abs()
     return gap_T if batch.fresh_T is None else batch.fresh_T * gap_T
 
 
 def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
-    """Sum or mean of x over the trained tokens of each token's sequence."""
+    """Return the sum or mean of x over the trained tokens of each token's sequence."""
     trained_T = (batch.weight_T > 0).to(x_T.dtype)
     zeros_S = x_T.new_zeros(batch.num_sequences)
     sum_S = zeros_S.index_add(0, batch.seq_T, x_T * trained_T)
@@ -213,7 +215,7 @@ def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
 
 
 def _llds(batch: TokenBatch) -> Tensor:
-    """max(0, old - logp) for turns that fell as a whole, in rollouts that were not bad."""
+    """Return max(0, old - logp) for turns that fell as a whole, in rollouts that were not bad."""
     fall_T = (batch.old_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
     fall_T = torch.where(fall_T.abs() < NOISE, 0 * fall_T, fall_T)
     trained_T = (batch.weight_T > 0).to(fall_T.dtype)
@@ -225,7 +227,7 @@ def _llds(batch: TokenBatch) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ValueBatch:
-    """The critic's micro-batch, all of shape T: the value of the context before each token now,
+    """A micro-batch of the critic, all of shape T: the value of the context before each token now,
     that at the beginning of the step, and the return it should have predicted."""
 
     value_T: Tensor
@@ -236,8 +238,8 @@ class ValueBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueLoss:
-    """0.5 max((V - R)^2, (V' - R)^2) with V' the value kept within `clip` of the old one: a value
-    that has moved far is not rewarded for it (the critic's loss of OpenAI's PPO)."""
+    """The critic's loss of OpenAI's PPO: 0.5 max((V - R)^2, (V' - R)^2) with V' the value kept
+    within `clip` of the old one. So a value that has moved far is not rewarded for it."""
 
     clip: float
 

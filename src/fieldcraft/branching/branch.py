@@ -25,8 +25,8 @@ from fieldcraft.types import Call, Dialect, Outcome, Status, Task, Trajectory, U
 
 @dataclass(frozen=True)
 class Edit:
-    """What stands at a step in place of what is recorded: the observation that came back, or the
-    thought with which the policy begins its turn."""
+    """Text that stands at a step in place of what is recorded: the observation that came back, or
+    the thought with which the policy begins its turn."""
 
     kind: Literal["observation", "thought"]
     text: str
@@ -51,12 +51,12 @@ class Start:
     thought: str = ""
 
     def task(self, sample: int) -> Task:
-        """The question, with the number of the sample."""
+        """Return the question, with the number of the sample."""
         task = self.state.task
         return replace(task, meta=task.meta | {SAMPLE: sample})
 
     def begun(self, task: Task) -> Trajectory:
-        """A rollout that stands here; it grows, and this does not."""
+        """Return a rollout that stands here; it grows, and this state does not."""
         state = self.state
         segments, calls, folds = [*state.segments], [*state.calls], [*state.folds]
         return Trajectory(task, segments, calls, folds=folds)
@@ -75,7 +75,7 @@ class Branch:
 
     @property
     def rate(self) -> Rate:
-        """Of the continuations of what is recorded."""
+        """Success rate of the continuations of what is recorded."""
         return rate_of(self.original)
 
     @property
@@ -84,11 +84,11 @@ class Branch:
 
     @property
     def gain(self) -> Difference | None:
-        """What the edit is worth; None without one."""
+        """Worth of the edit; None without one."""
         return None if self.edit is None else difference(self.rate, self.edited_rate)
 
     def record(self) -> dict[str, Any]:
-        """Its figures as plain JSON values."""
+        """Return its figures as plain JSON values."""
         found: dict[str, Any] = {"step": self.step, "original": self.rate.record()}
         if self.edit is not None and self.gain is not None:
             found |= {"edit": self.edit.kind, "text": self.edit.text}
@@ -98,7 +98,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Values:
-    """What each state of a trajectory is worth: `rates[k]` is the success rate after step k, and
+    """Values of the states of a trajectory: `rates[k]` is the success rate after step k, and
     `steps` the number of steps. After the last one the outcome is known, `right`."""
 
     rates: list[Rate]
@@ -108,13 +108,13 @@ class Values:
 
     @property
     def worth(self) -> list[Difference]:
-        """What each step but the last has added: the value after it less the value before it."""
+        """Gain of each step but the last: the value after it less the value before it."""
         return [difference(*pair) for pair in zip(self.rates, self.rates[1:], strict=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Samples continuations of trajectories. `opening.open_sampler` makes one of an agent.
+    """Sampler of continuations of trajectories. `opening.open_sampler` makes one of an agent.
 
     Args:
         policy: who writes; its seed, the step and the number of a sample fix every random choice.
@@ -135,7 +135,7 @@ class Sampler:
     emit: Sink = nobody
 
     async def branch(self, trajectory: Trajectory, step: int, edit: Edit | None = None) -> Branch:
-        """Continuations from a step; see `Branch`.
+        """Sample the continuations from a step; see `Branch`.
 
         Without an edit they go on after step `step`. So they do with another observation of that
         step. With a thought, they begin where the step itself began: the original is the policy's
@@ -153,7 +153,7 @@ class Sampler:
         return done
 
     async def values(self, trajectory: Trajectory) -> Values:
-        """The value of every state, from the prompt to before the last step."""
+        """Sample the value of every state, from the prompt to before the last step."""
         steps = self.steps(trajectory)
         told: dict[str, None] = {}
         rates = []
@@ -163,7 +163,8 @@ class Sampler:
         return Values(rates, len(steps), trajectory.right, list(told))
 
     def steps(self, trajectory: Trajectory) -> list[Step]:
-        """Its steps. Raises UserError if the model has another tokenizer than what wrote them."""
+        """Return the steps of a trajectory. Raises UserError if the model has another tokenizer
+        than what wrote them."""
         steps = steps_of(trajectory, self.env.dialect)
         prompt = trajectory.segments[0]
         if self.env.dialect.tokenizer.decode(prompt.ids) != prompt.text:
@@ -174,8 +175,8 @@ class Sampler:
         return steps
 
     async def _sampled(self, start: Start, told: dict[str, None]) -> list[Trajectory]:
-        """The graded samples of a state, those that are kept and those that are missing. `told`
-        gets what stateful tools answered otherwise."""
+        """Return the graded samples of a state, those that are kept and those that are missing.
+        `told` gets what stateful tools answered otherwise."""
         found = self.kept.read(start.name)
         names = stateful(self.env)
 
@@ -210,15 +211,15 @@ class Sampler:
 
 
 def _mark_outage(done: Trajectory, before: int) -> None:
-    """A sample that met a tool out of service says nothing about its state, as one that broke off.
-    `before` is the number of calls that the state has."""
+    """Mark a sample that met a tool out of service as failed: like one that broke off, it says
+    nothing about its state. `before` is the number of calls that the state has."""
     missed = [c for c in done.calls[before:] if c.outcome is Outcome.UNAVAILABLE]
     if missed and done.status is not Status.ERROR:
         done.status, done.error = Status.ERROR, missed[-1].observation
 
 
 def _refuse_broken(samples: Sequence[Trajectory]) -> None:
-    """Raises UserError if no sample came to an end."""
+    """Raise UserError if no sample came to an end."""
     broken = [t.error for t in samples if t.status is Status.ERROR]
     if len(broken) == len(samples):
         cause = " ".join(broken[-1].split())[:200]
@@ -235,7 +236,7 @@ def starts(
     edit: Edit | None,
     dialect: Dialect,
 ) -> tuple[Start, Start | None]:
-    """Where the original continuations begin, and where the edited ones do.
+    """Return the states in which the original continuations begin, and the edited ones.
 
     Raises UserError for a step that there is not, or that cannot be edited so.
     """
@@ -259,7 +260,7 @@ def starts(
 
 
 def _last(steps: Sequence[Step]) -> int:
-    """The last step after which the rollout went on."""
+    """Return the last step after which the rollout went on."""
     return len(steps) - 1 if steps[-1].is_last else len(steps)
 
 

@@ -27,7 +27,7 @@ class Kept:
         self.folder = folder
 
     def read(self, name: str) -> dict[int, Trajectory]:
-        """The samples of a state that are there. Raises UserError for a damaged file."""
+        """Return the samples of a state that are there. Raises UserError for a damaged file."""
         if self.folder is None:
             return {}
         path = self._file(name)
@@ -44,7 +44,7 @@ class Kept:
             append_text(self._file(name), to_json(trajectory) + "\n")
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
-        """What came out."""
+        """Write the result of the branches."""
         if self.folder is not None:
             write_json(self.folder / f"{name}.json", record)
 

@@ -1,4 +1,4 @@
-"""From a run folder to a trajectory of it, and to what continues it."""
+"""Opening of a run folder: to a trajectory of it, and to what continues it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Chosen:
     trajectory: Trajectory
 
     def agent(self, model: Path | None = None) -> Agent:
-        """The agent that wrote it, or the one of another model, under the settings of its run.
+        """Return the agent that wrote it, or the one of another model, under the settings of its
+        run.
 
         Raises UserError for what no model of the run wrote, where there is no model, and as
         `require_trust` does.
@@ -51,13 +52,13 @@ class Chosen:
         return Agent(found, with_files(run.recipe, run.files), run.index)
 
     def folder(self, model: Path | None = None) -> Path:
-        """Where its branches are by default."""
+        """Return the folder of its branches by default."""
         kind = "-training" if self.training else ""
         other = "" if model is None else f"-{model.resolve().name}"
         return self.run.path / "branches" / f"{self.name}{kind}-{self.number}{other}"
 
     def settings(self, agent: Agent, seed: int, temperature: float) -> dict[str, Any]:
-        """What all samples in a folder share."""
+        """Return the settings that all samples in a folder share."""
         record = to_json(self.trajectory).encode(errors="replace")
         model, run = agent.model.resolve(), self.run.path.resolve()
         inside = model.is_relative_to(run)
@@ -73,8 +74,8 @@ class Chosen:
 
 
 def choose(run: Path, stage: str | None, number: int, training: bool = False) -> Chosen:
-    """The trajectory of a number, as `fieldcraft show` counts them: of an evaluation (the last one
-    by default), or of the rollouts that a stage of reinforcement learning has kept.
+    """Return the trajectory of a number, as `fieldcraft show` counts them: of an evaluation (the
+    last one by default), or of the rollouts that a stage of reinforcement learning has kept.
 
     Raises UserError where there is none.
     """
@@ -102,7 +103,8 @@ async def open_sampler(
     kept: Kept | None = None,
     emit: Sink = nobody,
 ) -> Sampler:
-    """What samples continuations with an agent, in the running event loop: its tools are opened.
+    """Open a sampler of continuations with an agent, in the running event loop: its tools are
+    opened.
 
     Raises UserError for tools that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""How often continuations are right, and whether two kinds of them differ."""
+"""Success rates of continuations, and the difference between two kinds of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fieldcraft.types import Status, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`right` of `n` samples. `left_out` counts those that broke off or could not be graded: they
-    say nothing about the policy."""
+    """Rate of `right` of `n` samples. `left_out` counts those that broke off or could not be
+    graded: they say nothing about the policy."""
 
     right: int
     n: int
@@ -41,7 +41,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one rate is above another: Newcombe's interval and Fisher's exact test."""
+    """Difference of one rate above another: Newcombe's interval and Fisher's exact test."""
 
     share: float | None
     ci95: Interval
@@ -52,14 +52,15 @@ class Difference:
 
 
 def rate_of(samples: Iterable[Trajectory]) -> Rate:
-    """How many of the samples are right."""
+    """Return the success rate of the samples."""
     seen = [None if t.status is Status.ERROR else t.right for t in samples]
     graded = [right for right in seen if right is not None]
     return Rate(sum(graded), len(graded), len(seen) - len(graded))
 
 
 def difference(before: Rate, after: Rate) -> Difference:
-    """How much more often `after` is right. Without samples nothing is known."""
+    """Return the difference: how much more often `after` is right. Without samples nothing is
+    known."""
     if before.share is None or after.share is None:
         return Difference(None, (-1.0, 1.0), 1.0)
     return Difference(

@@ -11,13 +11,13 @@ SHOWN = 80  # characters of an observation in a sentence
 
 
 def stateful(env: ToolEnvironment) -> set[str]:
-    """The names of the tools that keep a state for a rollout."""
+    """Return the names of the tools that keep a state for a rollout."""
     return {tool.name for tool in env.tools if isinstance(tool, StatefulTool)}
 
 
 async def replay(calls: Sequence[Call], episode: Episode, names: Collection[str]) -> list[str]:
-    """Make the calls of the tools `names` again, in their order; a sentence for each answer that is
-    not the recorded one. Calls that no tool ever saw are left out."""
+    """Make the calls of the tools `names` again, in their order, and return a sentence for each
+    answer that is not the recorded one. Calls that no tool ever saw are left out."""
     differences = []
     for number, call in enumerate(calls, start=1):
         if call.tool not in names or call.simulated or not call.outcome.executed:

@@ -1,4 +1,4 @@
-"""What branches came to: tables for the terminal, and a page with the value of every step."""
+"""Results of branches: tables for the terminal, and a page with the value of every step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = 60  # characters of a call in a table
 
 
 def step_labels(trajectory: Trajectory, steps: Sequence[Step]) -> list[str]:
-    """What was done at each step, in a few words; the first entry is the prompt's."""
+    """Return a few words for each step about what was done; the first entry is the prompt's."""
     labels = ["the question"]
     for step in steps:
         calls = trajectory.calls[slice(*step.calls)]
@@ -36,7 +36,7 @@ def step_labels(trajectory: Trajectory, steps: Sequence[Step]) -> list[str]:
 
 
 def branch_table(branch: Branch) -> Table:
-    """Both success rates with their intervals, and what the edit is worth."""
+    """Return a table of both success rates with their intervals, and the worth of the edit."""
     table = Table(header_style="bold", title=f"from step {branch.step}", title_justify="left")
     for head in ("", "right", "share [95 %]", "p"):
         table.add_column(head)
@@ -48,7 +48,7 @@ def branch_table(branch: Branch) -> Table:
 
 
 def values_table(values: Values, labels: Sequence[str]) -> Table:
-    """The value after each step, and what the step has added."""
+    """Return a table of the value after each step, and what the step has added."""
     table = Table(header_style="bold")
     for head in ("step", "what", "right", "value [95 %]", "added [95 %]", "p"):
         table.add_column(head)
@@ -58,8 +58,8 @@ def values_table(values: Values, labels: Sequence[str]) -> Table:
 
 
 def value_rows(values: Values, labels: Sequence[str]) -> list[dict[str, str]]:
-    """The same as text, row by row. After the last step of most trajectories there is nothing to
-    sample, and its row has the outcome."""
+    """Return the same as text, row by row. After the last step of most trajectories there is
+    nothing to sample, and its row has the outcome."""
     added = [("", ""), *map(_difference_cells, values.worth)]
     rows = []
     for number, (rate, (gain, p)) in enumerate(zip(values.rates, added, strict=True)):
@@ -82,7 +82,7 @@ def _rate_cells(rate: Rate) -> tuple[str, str]:
 
 
 def _difference_cells(found: Difference) -> tuple[str, str]:
-    """A difference with its interval, and the p-value."""
+    """Return a difference with its interval, and the p-value."""
     if found.share is None:
         return "–", "–"
     low, high = found.ci95
@@ -92,7 +92,7 @@ def _difference_cells(found: Difference) -> tuple[str, str]:
 
 @mpl.rc_context(STYLE)
 def values_chart(values: Values) -> Chart:
-    """The value after every step, with whiskers."""
+    """Draw the value after every step, with whiskers."""
     figure = Figure(figsize=(8.4, 2.8), layout="constrained")
     axis = figure.subplots()
     known = [(k, rate) for k, rate in enumerate(values.rates) if rate.share is not None]
@@ -113,7 +113,7 @@ def values_chart(values: Values) -> Chart:
 
 
 def values_record(values: Values, labels: Sequence[str]) -> dict[str, Any]:
-    """The figures as plain JSON values."""
+    """Return the figures as plain JSON values."""
     return {
         "steps": [
             {"step": number, "what": labels[number], **rate.record()}

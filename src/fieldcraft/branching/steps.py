@@ -28,12 +28,12 @@ class Step:
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing came back, so that the rollout ended here."""
+        """Return whether nothing came back, so that the rollout ended here."""
         return self.end == self.turn + 1
 
 
 def steps_of(trajectory: Trajectory, dialect: Dialect) -> list[Step]:
-    """The steps in their order.
+    """Return the steps in their order.
 
     Raises UserError for a trajectory that no rollout in this dialect left.
     """
@@ -68,8 +68,8 @@ def _is_prompt(segment: Segment) -> bool:
 
 
 def state_after(trajectory: Trajectory, steps: Sequence[Step], number: int) -> Trajectory:
-    """The rollout as it was after step `number`: the same segments, calls and folds up to there,
-    and no ending. Token ids are those of the record."""
+    """Return the rollout as it was after step `number`: the same segments, calls and folds up to
+    there, and no ending. Token ids are those of the record."""
     end, calls = (steps[number - 1].end, steps[number - 1].calls[1]) if number else (1, 0)
     return Trajectory(
         trajectory.task,
@@ -81,8 +81,8 @@ def state_after(trajectory: Trajectory, steps: Sequence[Step], number: int) -> T
 
 
 def with_observation(state: Trajectory, step: Step, text: str, dialect: Dialect) -> Trajectory:
-    """A state after `step`, with another observation there. It is encoded as plain text, as the
-    text of a tool is.
+    """Return a state after `step`, with another observation there. It is encoded as plain text, as
+    the text of a tool is.
 
     Raises UserError for a step with several calls.
     """

@@ -26,6 +26,7 @@ from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
+from fieldcraft.hub.push import push_folder, target_of
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model, find_part
 from fieldcraft.runs.loop import run_async
@@ -40,7 +41,7 @@ SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks
 @app.command()
 def ask(
     question: str,
-    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     index: Index = None,
     search_url: SearchUrl = None,
     dialect: Dialect = None,
@@ -66,15 +67,24 @@ def ask(
     print_trajectory(trajectory, CleanConsole())
 
 
+Push = Annotated[str | None, typer.Option(help="Also send it to the hub, as org/name.")]
+Private = Annotated[bool, typer.Option("--private", help="A new model there is private.")]
+
+
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[
+        Path, typer.Argument(help="A run, a stage, a checkpoint or a name on the hub.")
+    ],
     out: Out,
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
+    push: Push = None,
+    private: Private = False,
     allow: Allow = None,
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     refuse_used(out)
+    target = None if push is None else target_of(push)
     from fieldcraft.runs.trust import require_trust
 
     require_trust(*(find_part(model) or find_model(model)))
@@ -83,6 +93,8 @@ def export(
 
     export(model, out, dtype)
     say(out)
+    if target is not None:
+        say(push_folder(out, target, "private" if private else "public"))
 
 
 Models = Annotated[
@@ -174,7 +186,7 @@ def evaluate(
 
 
 def _questions(file: Path, max_left_out: float) -> list[Task]:
-    """The questions of a file; why others of it are left out is printed."""
+    """Return the questions of a file; the reasons for which others are left out are printed."""
     from fieldcraft.data.sources import read_questions, with_source
 
     read = read_questions(file, max_left_out)
@@ -184,7 +196,7 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
-    """What the agents came to."""
+    """Answer and grade the questions with every agent, and compare each agent with the first."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody
@@ -212,7 +224,7 @@ def _print_graded(graded: Mapping[str, Any]) -> None:
 def check_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
-    """Whatever can be wrong about them that needs no model to see."""
+    """Raise UserError for whatever can be wrong about the agents that needs no model to see."""
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.search.index import require_one_search
 
@@ -225,7 +237,7 @@ def check_agents(
 
 
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
-    """Of the training of the first agent."""
+    """Return questions of the training of the first agent."""
     first = next(iter(agents.values()))
     questions: list[Task] = [] if first.inputs is None else first.inputs.train_tasks()
     if not questions:

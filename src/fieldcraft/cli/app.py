@@ -102,7 +102,7 @@ def refuse_used(out: Path) -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Around the imports of a command that runs a model: they take seconds, so say so first."""
+    """Show during the imports of a command that runs a model that they take seconds."""
     console, message = CleanConsole(stderr=True), "Loading torch and transformers ..."
     if "torch" in sys.modules:
         yield

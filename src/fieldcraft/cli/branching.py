@@ -92,13 +92,13 @@ def branch(
 
 
 def _edits(observation: str | None, thought: str | None) -> list[tuple[EditKind, str]]:
-    """The texts that the user gives for the step."""
+    """Return the texts that the user gives for the step."""
     edits: list[tuple[EditKind, str | None]] = [("observation", observation), ("thought", thought)]
     return [(kind, text) for kind, text in edits if text is not None]
 
 
 async def _show_values(sampler: Any, chosen: Any, folder: Path, console: Console) -> list[str]:
-    """The value of every step, as a table and as a page; returns how tools differed."""
+    """Show the value of every step, as a table and as a page; return how tools differed."""
     from fieldcraft.branching.showing import step_labels, values_table, write_values
 
     values = await sampler.values(chosen.trajectory)

@@ -102,7 +102,7 @@ def synthesise(
     width: Annotated[int, typer.Option(min=0, help="Questions joined from several.")] = 100,
     allow: Allow = None,
 ) -> None:
-    """Harder questions from those of a recipe, by its world or by its teacher's model."""
+    """Make harder questions from those of a recipe, by its world or by its teacher's model."""
     settings = load_recipe(recipe, overrides or [])
     folder = out or Path("runs", f"{settings.recipe}-questions")
     refuse_other_run(folder, settings)
@@ -186,7 +186,7 @@ def serve(
     port: int = 8000,
     allow: Allow = None,
 ) -> None:
-    """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
+    """Serve a search index with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search.index import require_trusted_index
     from fieldcraft.tools.search.server import serve_search
 
@@ -212,7 +212,7 @@ def sandbox(
         int, typer.Option(min=1, help="The most that a process of a program may get.")
     ] = 512,
 ) -> None:
-    """A sandbox server with the interface of SandboxFusion, Python only: POST /run_code."""
+    """Serve a sandbox with the interface of SandboxFusion, Python only: POST /run_code."""
     from fieldcraft.tools.python.server import serve_sandbox
 
     serve_sandbox(host, port, concurrent, queue, waive or [], memory_mb)
@@ -220,7 +220,7 @@ def sandbox(
 
 @serve_app.command("agent")
 def serve_trained_agent(
-    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     overrides: AgentKeys = None,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -251,7 +251,7 @@ def serve_trained_agent(
     sampling: From = None,
     allow: Allow = None,
 ) -> None:
-    """A trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
+    """Serve a trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
     token = read_token(token_env, token_file)
     check_agents([model], dialect, index, search_url)
     with loading():
@@ -277,7 +277,7 @@ def serve_trained_agent(
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:
-    """The token of a server: never an argument, which every user of the machine can read."""
+    """Return the token of a server: never an argument, which every user of the machine can read."""
     if variable is not None and file is not None:
         raise UserError("there can be one token: give --token-env or --token-file, not both.")
     if file is not None:
@@ -297,7 +297,7 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
 def bench(
     context: typer.Context, name: Annotated[str, typer.Argument(help="As in engine.")]
 ) -> None:
-    """A comparison of bench/, with its own options behind its name; from a checkout only."""
+    """Run a comparison of bench/, with its own options behind its name; from a checkout only."""
     folder = Path(__file__).parents[3] / "bench"
     scripts = {script.stem: script for script in sorted(folder.glob("*.py"))}
     if not scripts:

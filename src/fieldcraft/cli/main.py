@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str]) -> list[UserError | OSError]:
-    """Run a command, which exits unless it made mistakes."""
+    """Run a command, which exits unless it made mistakes, and return these."""
     mistakes: list[UserError | OSError] = []
     try:
         with _no_lost_interrupt(), hearing_waits(_tell_wait):
@@ -78,14 +78,14 @@ def _gives_consent(mistake: UserError | OSError) -> bool:
 
 
 def _tell_wait(line: str) -> None:
-    """Where nobody else listens, as in `ask` or `check`."""
+    """Print a line about a long wait where nobody else listens, as in `ask` or `check`."""
     say(line, file=sys.stderr)
 
 
 @contextmanager
 def _no_lost_interrupt() -> Iterator[None]:
-    """Python only reports a KeyboardInterrupt that is raised in a callback of a weak reference or
-    in a destructor, and continues. Inside the block it is raised again a moment later."""
+    """Raise a lost KeyboardInterrupt again, a moment later. Python only reports one that is raised
+    in a callback of a weak reference or in a destructor, and continues."""
     report = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -109,7 +109,8 @@ def _leaves(group: BaseExceptionGroup[UserError | OSError]) -> list[UserError | 
 
 
 def _sentence(error: UserError | OSError) -> str:
-    """What the user is told. What the operating system refuses is no defect of the program's."""
+    """Return the sentence that the user is told. What the operating system refuses is no defect of
+    the program's."""
     if isinstance(error, UserError):
         return str(error)
     reason = error.strerror or str(error) or type(error).__name__

@@ -37,7 +37,7 @@ def plan(
     ] = 0.0,
     allow: Allow = None,
 ) -> None:
-    """Which process goes where, the memory of each and the time of a run, before it starts."""
+    """Show which process goes where, the memory of each and the time of a run, before it starts."""
     settings = load_recipe(recipe, overrides or [])
     refuse_idle(settings)
     if gpu != CPU:
@@ -68,7 +68,8 @@ def plan(
 
 
 def _keys(found: Plan, recipe: Recipe) -> str:
-    """What to set for these processes. Trainers hold the moments in parts, in float32 only."""
+    """Return the keys to set for these processes. Trainers hold the moments in parts, in float32
+    only."""
     cluster = found.cluster
     keys = [f"cluster.trainers={cluster.trainers}", f"cluster.engines={cluster.engines}"]
     keys += ["cluster.colocate=true"] if cluster.colocate else []
@@ -79,7 +80,7 @@ def _keys(found: Plan, recipe: Recipe) -> str:
 
 
 def _memory(found: Plan, device: Device) -> Figures:
-    """A row for each process of each stage, and a column for what its memory is for."""
+    """Return a row for each process of each stage, and a column for each use of its memory."""
     parts = [parts for processes in found.memory.values() for parts in processes.values()]
     used = list(dict.fromkeys(part for of in parts for part in of))
     heads = [*(part.replace(" and ", ",\n") for part in used), "together", "share"]

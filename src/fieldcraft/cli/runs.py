@@ -26,7 +26,7 @@ from fieldcraft.evals.tables import (
     seeds_table,
     training_table,
 )
-from fieldcraft.recipes.files import shipped
+from fieldcraft.recipes.files import named_folder, shipped
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
@@ -48,10 +48,9 @@ def run(
     ] = None,
     allow: Allow = None,
 ) -> None:
-    """Every stage of a recipe; what is done already is skipped."""
-    settings = _load(recipe, overrides or [])
-    seed = f"-seed{settings.seed}" if settings.seed else ""
-    folder = out or Path("runs", f"{settings.recipe}{seed}")
+    """Run every stage of a recipe; what is done already is skipped."""
+    folder = out or named_folder(recipe, overrides or [])
+    settings = _load(recipe, overrides or [], folder)
     refuse_other_run(folder, settings)
     console = CleanConsole()
     try:
@@ -73,8 +72,8 @@ def run(
 
 
 def _summary(report: dict[str, Any]) -> list[Figures | str]:
-    """What a report shows in the terminal: a sentence and the tables of one run, or of several
-    seeds."""
+    """Return the parts of a report that the terminal shows: a sentence and the tables of one run,
+    or of several seeds."""
     achieved = achievement(report)
     broken = broken_sentences(report.get("evals", {}))
     return [*(f"{line}\n" for line in (achieved, *broken) if line), *_tables(report)]
@@ -92,15 +91,16 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
     return [results_table(report["evals"], seconds), *detail_tables(report["evals"])]
 
 
-def _load(recipe: str, overrides: list[str]) -> Recipe:
-    """A recipe that does something."""
-    settings = load_recipe(recipe, overrides)
+def _load(recipe: str, overrides: list[str], begun: Path | None = None) -> Recipe:
+    """Return a recipe that does something."""
+    settings = load_recipe(recipe, overrides, begun)
     refuse_idle(settings)
     return settings
 
 
 def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures | str]:
-    """That of one run, or of one for every seed of the recipe; whatever is missing is done."""
+    """Return the report of one run, or of one for every seed of the recipe; whatever is missing is
+    done."""
     if RunFolder(folder, settings).done:
         done = open_run(folder, settings)
         with reading(done.report_json, done.report_advice):
@@ -112,7 +112,7 @@ def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures | 
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """What is left of a run, or of one for every seed of the recipe."""
+    """Do what is left of a run, or of one for every seed of the recipe, and return its report."""
     if settings.seeds:
         from fieldcraft.runs.seeds import sweep
 
@@ -124,7 +124,7 @@ def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]
 
 
 def _collect(settings: Recipe, folder: Path, console: Console) -> None:
-    """A run that has a teacher and no stages."""
+    """Run a recipe that has a teacher and no stages."""
     if RunFolder(folder, settings).done:
         open_run(folder, settings)
     else:
@@ -146,7 +146,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
 
 
 def _select(settings: Recipe, folder: Path, console: Console) -> None:
-    """A run that selects questions and has no stages."""
+    """Run a recipe that selects questions and has no stages."""
     if RunFolder(folder, settings).done:
         open_run(folder, settings)
     else:
@@ -180,7 +180,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 
 def _question(run: Path) -> str:
-    """A question of the run's last evaluation, to ask next."""
+    """Return a question of the run's last evaluation, to ask next."""
     folder = find_run(run)
     for name in folder.evaluations()[-1:]:
         for trajectory in folder.evaluation(name).each():
@@ -202,7 +202,7 @@ def check(
     ] = 0,
     allow: Allow = None,
 ) -> None:
-    """What would go wrong with a recipe, before it costs anything."""
+    """Check what would go wrong with a recipe, before it costs anything."""
     settings = _load(recipe, overrides or [])
     console = CleanConsole()
     with loading():
@@ -231,7 +231,7 @@ def check(
 
 @app.command()
 def recipes() -> None:
-    """The recipes that come with fieldcraft."""
+    """List the recipes that come with fieldcraft."""
     table = Table.grid(padding=(0, 2))
     for name in shipped():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_text("utf-8")

@@ -30,7 +30,7 @@ def given(
     min_p: float | None,
     sampling: str | None,
 ) -> dict[str, Any]:
-    """The keys of `SamplingConfig` that the user gives."""
+    """Return the keys of `SamplingConfig` that the user gives."""
     numbers = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     keys = {**numbers, "sampling": sampling}
     return {key: value for key, value in keys.items() if value is not None}

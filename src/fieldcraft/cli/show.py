@@ -31,7 +31,7 @@ Numbered = Mapping[int, Trajectory]
 
 @dataclass(frozen=True)
 class Filter:
-    """Which trajectories are asked for; None asks for nothing."""
+    """Filter of trajectories; None asks for nothing."""
 
     right: bool | None
     split: str | None
@@ -75,7 +75,7 @@ def show(
     html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Trajectories of a run's evaluations: a list, or one in full."""
+    """Show trajectories of a run's evaluations: a list, or one in full."""
     if run.is_file():
         _show_file(run, Filter(right, split, status, calls, known), limit, number)
         return
@@ -123,7 +123,7 @@ def show(
 
 
 def _show_file(path: Path, wanted: Filter, limit: int | None, number: int | None) -> None:
-    """Trajectories that are in no evaluation, such as those of a branch."""
+    """Show trajectories that are in no evaluation, such as those of a branch."""
     console = CleanConsole()
     everything = dict(enumerate(read_trajectories(path)))
     listed = {at: trajectory for at, trajectory in everything.items() if wanted(trajectory)}
@@ -143,7 +143,8 @@ def compare(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compared.html"),
     allow: Allow = None,
 ) -> None:
-    """Runs side by side: a page with their evaluations, curves and answers to each question."""
+    """Compare runs side by side: a page with their evaluations, curves and answers to each
+    question."""
     from fieldcraft.runs.comparing import compare_runs
 
     if out.is_dir():
@@ -160,12 +161,12 @@ def compare(
 
 
 def _one(number: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:
-    """That of a number, or the first one, of what is read no further."""
+    """Return the trajectory of a number, or the first one; no more is read."""
     return next((trajectory for at, trajectory in found if number in (None, at)), None)
 
 
 def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> UserError:
-    """Why there is none of a number."""
+    """Return the error for a number that has no trajectory."""
     left = [at for at, trajectory in everything.items() if wanted(trajectory)]
     if number is None or not left:
         return UserError("there is no such trajectory: leave out a filter.")
@@ -179,7 +180,7 @@ def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> 
 
 
 def _check_split(split: str | None, everything: Iterable[tuple[int, Trajectory]]) -> None:
-    """Raises UserError for a split that no question is of."""
+    """Raise UserError for a split that no question is of."""
     splits = {str(t.task.meta["split"]) for _, t in everything if "split" in t.task.meta}
     if split is not None and split not in splits:
         have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
@@ -197,7 +198,8 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
 
 
 def _collected(run: RunFolder) -> tuple[Numbered, Numbered]:
-    """Demonstrations that were kept, and rejected attempts, numbered one after the other."""
+    """Return the demonstrations that were kept, and rejected attempts, numbered one after the
+    other."""
     files = [run.collected / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
     if not all(file.exists() for file in files):
         raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")

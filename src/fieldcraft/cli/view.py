@@ -27,7 +27,7 @@ def view(
     ] = False,
     allow: Allow = None,
 ) -> None:
-    """Runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
+    """Show runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.access import is_loopback
     from fieldcraft.tools.serving import serve

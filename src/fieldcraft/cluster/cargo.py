@@ -28,7 +28,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Cargo:
-    """A policy that engines are to sample from: `tensors` is a `dict[str, Packed]`, or Ray's handle
+    """A policy that engines are to sample from. `tensors` is a `dict[str, Packed]`, or Ray's handle
     of one, and `proof` what the trained model says of the probe."""
 
     version: int
@@ -38,7 +38,7 @@ class Cargo:
 
 
 def pack(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Packed]:
-    """The tensors of a state in a type, tied ones once."""
+    """Return the tensors of a state, converted to a type, with tied ones once."""
     packed: dict[str, Packed] = {}
     for name, tensor in once(state).items():
         whole = tensor.detach().to("cpu", dtype).contiguous()
@@ -48,7 +48,7 @@ def pack(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Packed]:
 
 
 def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of tensors that share their memory (tied ones) the first."""
+    """Return the first of the tensors that share their memory (tied ones), and all others."""
     found: dict[tuple[int, torch.Size], tuple[str, Tensor]] = {}
     for name, tensor in state.items():
         found.setdefault((tensor.data_ptr(), tensor.shape), (name, tensor))
@@ -56,28 +56,28 @@ def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def size(packed: Mapping[str, Packed]) -> int:
-    """In bytes."""
+    """Return the size of packed tensors in bytes."""
     return sum(one.data.nbytes for one in packed.values())
 
 
 def unpack(one: Packed) -> Tensor:
-    """A tensor of its own."""
+    """Return a packed tensor as a tensor with memory of its own."""
     flat = torch.from_numpy(one.data.copy())  # what Ray gives is shared, and read-only
     return flat.view(one.dtype).reshape(one.shape)
 
 
 @torch.no_grad()
 def load(model: Any, packed: Mapping[str, Packed]) -> None:
-    """Give a model the weights, in place and in its own type. Raises KeyError for a name that it
-    does not have."""
+    """Load the weights into a model, in place and in its own type. Raises KeyError for a name that
+    it does not have."""
     own = model.state_dict(keep_vars=True)
     for name, one in packed.items():
         own[name].copy_(unpack(one))
 
 
 def merged(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """A state of a model, by the names that it has without an adapter; what the adapter adds is
-    added (LoRA, arXiv 2106.09685, section 4.1)."""
+    """Return a state of a model, by the names that it has without an adapter. What the adapter adds
+    is added (LoRA, arXiv 2106.09685, section 4.1)."""
     plain = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in state.items()

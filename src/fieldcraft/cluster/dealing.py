@@ -1,4 +1,4 @@
-"""Which engine a turn goes to: the one that is expected to end it first.
+"""The choice of an engine for a turn: the one that is expected to end it first.
 
 An engine computes all its turns side by side, so a token takes the longer the more turns there are:
 about `slowness` x (turns + ALONE). Slowness is measured for each engine. What an engine has read
@@ -21,8 +21,8 @@ FORGETTING = (
 
 @dataclass(slots=True)
 class Turn:
-    """A turn on its way: where it is, since when, beside how many others it began, and which engine
-    its session has left for it."""
+    """A turn on its way: its engine, the time at which it began, the number of turns beside it
+    then, and the engine that its session has left for it."""
 
     engine: int
     began: float
@@ -39,7 +39,7 @@ class _Session:
 
 @dataclass
 class Dealer:
-    """Deals turns to `engines` engines. Times are seconds of any clock."""
+    """A dealer of turns to `engines` engines. Times are seconds of any clock."""
 
     engines: int
     load: list[int] = field(init=False)  # turns under way
@@ -63,7 +63,8 @@ class Dealer:
         return Turn(engine, now, self.load[engine], left)
 
     def end(self, session: str, turn: Turn, ids: int, tokens: int, now: float) -> None:
-        """A turn behind `ids` tokens has ended with `tokens` more; 0: nothing came of it."""
+        """Record that a turn behind `ids` tokens has ended with `tokens` more; 0: nothing came of
+        it."""
         beside = (turn.beside + self.load[turn.engine]) / 2
         self.load[turn.engine] -= 1
         if not tokens:
@@ -76,7 +77,7 @@ class Dealer:
         self.turn_tokens += LEARNING * (tokens - self.turn_tokens)
 
     def forget(self, session: str) -> int | None:
-        """A session has ended; returns its engine, None for an unknown session."""
+        """Forget a session that has ended. Returns its engine, None for an unknown session."""
         known = self._sessions.pop(session, None)
         if known is None:
             return None
@@ -89,14 +90,14 @@ class Dealer:
         return known.engine
 
     def lose(self, engine: int) -> None:
-        """An engine has lost all that it knew, and nothing is known of it."""
+        """Record that an engine has lost all that it knew, and that nothing is known of it."""
         self.slowness[engine] = None
         for known in self._sessions.values():
             if known.engine == engine:
                 known.read = 0
 
     def _expected(self, engine: int, session: str, prompt: int, length: int) -> float:
-        """Seconds until a turn behind `length` tokens would end there."""
+        """Return the seconds until a turn behind `length` tokens would end there."""
         known = self._sessions.get(session)
         read = 0
         if known is not None and known.engine == engine:
@@ -107,7 +108,7 @@ class Dealer:
         return self._slowness(engine) * (writing + READING * ALONE * (length - read))
 
     def _slowness(self, engine: int) -> float:
-        """Of an engine that has not answered yet, that of the fastest."""
+        """Return the slowness of an engine; that of the fastest, if it has not answered yet."""
         found = self.slowness[engine]
         return min(self._measured, default=1.0) if found is None else found
 
@@ -116,7 +117,8 @@ class Dealer:
         return [one for one in self.slowness if one is not None]
 
     def _forget_a_little(self, chosen: int) -> None:
-        """An engine that was slow for a while gets a turn again some time."""
+        """Move the slowness of the other engines towards the fastest, so that an engine which was
+        slow for a while gets a turn again some time."""
         fastest = min(self._measured, default=0.0)
         share = FORGETTING / max(sum(self.load), 1)
         for engine, found in enumerate(self.slowness):
@@ -124,7 +126,7 @@ class Dealer:
                 self.slowness[engine] = found + share * (fastest - found)
 
     def _move(self, session: str, engine: int, prompt: int) -> int | None:
-        """Write down where a session is; returns the engine that it leaves."""
+        """Record where a session is, and return the engine that it leaves."""
         known = self._sessions.get(session)
         if known is not None and known.engine == engine:
             return None

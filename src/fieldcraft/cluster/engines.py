@@ -27,7 +27,8 @@ MOST_CALLS = 1_000_000  # that a process of Ray's takes at once; an engine has i
 
 
 class Engines:
-    """One process for each engine of `cluster.engines`. Ray starts those that die again."""
+    """The engines of a run: one process for each engine of `cluster.engines`. Ray starts those that
+    die again."""
 
     def __init__(self, session: Session, home: Home) -> None:
         self._device = session.device
@@ -51,8 +52,8 @@ class Engines:
         step_tokens: Count = 8192,
         dtype: Dtype = "float32",
     ) -> Fleet:
-        """All engines, to sample from a model of this process, or from what `source` has the
-        weights of; then `model` needs none.
+        """Return all engines as a fleet, to sample from a model of this process, or from what
+        `source` has the weights of; then `model` needs none.
 
         Other arguments are those of a `LocalEngine`; `max_rows` is of all engines together, and
         `dtype` that of the model.
@@ -84,8 +85,8 @@ class Engines:
             import_ray().kill(actor)
 
     def _drop_unused(self) -> None:
-        """Forget models that nobody samples from any more. Not as soon as it is so: Python may find
-        that out anywhere, in the middle of a call of Ray's too."""
+        """Forget models that nobody samples from any more. This does not happen as soon as it is
+        so: Python may find that out anywhere, in the middle of a call of Ray's too."""
         for name in [name for name, fleet in self._fleets.items() if fleet() is None]:
             del self._fleets[name]
             for actor in self.actors:

@@ -1,4 +1,4 @@
-"""Many engines as one: they are dealt sessions, and what a dead one was asked is asked again."""
+"""Many engines as one: sessions are dealt to them, and what a dead one was asked is asked again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_DEATHS = 3  # of an engine in a row, without a single answer in between
 
 
 class Fleet:
-    """Engines that hold the same weights; obeys `types.PolicyEngine`. It knows nothing of where
-    they are, and reads no clock but that of the event loop.
+    """Engines that hold the same weights; obeys `types.PolicyEngine`. The fleet knows nothing of
+    where they are, and reads no clock but that of the event loop.
 
     Args:
         seats: the engines.
@@ -82,7 +82,7 @@ class Fleet:
                 self._lose(engine, self._lives[engine], lost)
 
     async def separate(self) -> None:
-        """Engines have weights of their own: if none were published yet, those of now."""
+        """Give the engines weights of their own: if none were published yet, those of now."""
         await self._newest()
 
     async def publish(self, version: int) -> None:
@@ -213,11 +213,11 @@ class Fleet:
     # ---- deaths
 
     def _dead(self, engine: int) -> bool:
-        """Whether it has died and is not back yet."""
+        """Return whether an engine has died and is not back yet."""
         return self._holds[engine] is None and self._deaths[engine] > 0
 
     def _lose(self, engine: int, life: int, lost: Lost) -> None:
-        """An engine has died in its life number `life`, which may be known already."""
+        """Record that an engine has died in its life number `life`, which may be known already."""
         if life != self._lives[engine]:
             return
         self._lives[engine] += 1

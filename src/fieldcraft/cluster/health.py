@@ -1,4 +1,4 @@
-"""Whether a process of Ray's still answers. One that hangs is ended, and so dies as others do.
+"""Ray's processes that no longer answer: one that hangs is ended, and so dies as others do.
 
 Ray itself notices a process that ends and a machine that is gone, but no process that hangs.
 """
@@ -14,8 +14,8 @@ PIECES = 10  # in which silence is counted
 
 
 async def end_if_silent(actor: Any, seconds: float) -> None:
-    """Return when a process has not answered for so long, and has been ended for that. It is asked
-    for its `process` again and again. Raises Lost if it dies by itself."""
+    """Wait until a process has not answered for so long, and end it for that. It is asked for its
+    `process` again and again. Raises Lost if it dies by itself."""
     while await _answers(actor, seconds):
         await asyncio.sleep(seconds / PIECES)
     import_ray().kill(actor, no_restart=False)
@@ -34,5 +34,5 @@ async def _answers(actor: Any, seconds: float) -> bool:
 
 
 def silence(seconds: float) -> str:
-    """Why such a process was lost."""
+    """Return the reason for the loss of a process that was silent."""
     return f"no answer for {seconds:g} s"

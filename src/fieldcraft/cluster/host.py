@@ -1,4 +1,4 @@
-"""An engine in a process of its own: what runs in it."""
+"""The process of an engine: the class that runs in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fieldcraft.types import Completion
 
 @dataclass(frozen=True)
 class Shape:
-    """What an engine needs to build a model, but for its weights. `settings` are those of a
-    `LocalEngine`."""
+    """The settings with which an engine builds a model, but for its weights. `settings` are those
+    of a `LocalEngine`."""
 
     config: Any
     generation: Any
@@ -32,7 +32,7 @@ class Shape:
 
 
 def build(shape: Shape) -> Any:
-    """A model of the shape whose weights have still to come."""
+    """Return a model of the shape whose weights have still to come."""
     # A copy as from a file, without what training has set: its attention is of another process.
     config = type(shape.config).from_dict(shape.config.to_dict())
     model = AutoModelForCausalLM.from_config(config, dtype=shape.dtype, trust_remote_code=False)
@@ -48,13 +48,13 @@ class EngineHost:
         self._engines: dict[str, LocalEngine] = {}
 
     async def process(self) -> int:
-        """Its id, once it is ready."""
+        """Return the id of this process, once it is ready."""
         return os.getpid()
 
     async def hold(
         self, name: str, shape: Shape, version: int, tensors: Mapping[str, Packed]
     ) -> Proof:
-        """Sample for the model `name` from these weights, unfinished turns too; returns what the
+        """Sample for the model `name` from these weights, unfinished turns too. Returns what the
         model then says of the probe."""
         if name not in self._engines:
             model = build(shape)
@@ -67,21 +67,22 @@ class EngineHost:
     async def generate(
         self, name: str, ids: Sequence[int], sampling: Sampling, session: str
     ) -> Completion:
-        """As `LocalEngine.generate`. Raises Lost where a process before this one had the model."""
+        """Continue `ids` as `LocalEngine.generate` does. Raises Lost where a process before this
+        one had the model."""
         if name not in self._engines:
             raise Lost("it was started anew")
         return await self._engines[name].generate(ids, sampling, session)
 
     async def release(self, name: str, session: str) -> None:
-        """As `LocalEngine.release`."""
+        """Forget a session as `LocalEngine.release` does."""
         if name in self._engines:
             self._engines[name].release(session)
 
     async def sleep(self, name: str) -> None:
-        """As `LocalEngine.sleep`."""
+        """Free the caches as `LocalEngine.sleep` does."""
         if name in self._engines:
             await self._engines[name].sleep()
 
     async def drop(self, name: str) -> None:
-        """Nobody samples from the model any more."""
+        """Forget a model that nobody samples from any more."""
         self._engines.pop(name, None)

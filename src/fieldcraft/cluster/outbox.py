@@ -37,8 +37,8 @@ class Outbox:
         dtype: torch.dtype,
         others: Sequence[str],
     ) -> list[Form]:
-        """Keep the state of a model in a type, and of what is kept only `others`. Returns what
-        receivers have to know."""
+        """Keep the state of a model in a type, and of what is kept only `others`. Returns the forms
+        that receivers have to know."""
         self._kept = {name: kept for name, kept in self._kept.items() if name in others}
         tensors = {
             name: tensor.detach().to("cpu", dtype, copy=True).contiguous()
@@ -48,14 +48,16 @@ class Outbox:
         return forms_of(tensors)
 
     def open(self, size: int) -> tuple[str, int]:
-        """Where `size - 1` receivers meet this process; it leaves the earlier ones."""
+        """Return the host and port at which `size - 1` receivers meet this process. It leaves the
+        earlier ones."""
         if self._wire is not None:
             self._wire.close()
         self._wire = Wire(self._host, 0, 0, size, self._device)
         return self._host, self._wire.port
 
     def send(self, label: str) -> str:
-        """Send weights to all receivers. Returns why that failed, or nothing."""
+        """Send weights to all receivers. Returns the reason if that failed, else an empty
+        string."""
         assert self._wire is not None
         try:
             self._wire.send(self._kept[label][1])

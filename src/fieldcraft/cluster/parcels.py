@@ -23,11 +23,11 @@ class Keeper(ABC):
     @property
     @abstractmethod
     def process(self) -> Any:
-        """A handle of the process, which may be started again."""
+        """Handle of the process, which may be started again."""
 
     @abstractmethod
     def write(self, folder: Path) -> Proof:
-        """As `Origin.write`."""
+        """Write the policy as `Origin.write` does."""
 
     @abstractmethod
     def keep(
@@ -37,21 +37,21 @@ class Keeper(ABC):
 
     @abstractmethod
     def open(self, size: int) -> tuple[str, int]:
-        """See `Outbox.open`."""
+        """Open a meeting point as `Outbox.open` does."""
 
     @abstractmethod
     def send(self, label: str) -> str:
-        """See `Outbox.send`."""
+        """Send weights as `Outbox.send` does."""
 
     @abstractmethod
     def write_kept(self, label: str, folder: Path) -> None:
-        """See `Outbox.write`."""
+        """Write kept weights as `Outbox.write` does."""
 
 
 @final
 class Parcel:
-    """`Weights` that a keeper has, but for `others` nothing else. They are written into a folder in
-    `place` only if a server has to be started with them."""
+    """`Weights` that stay with a keeper, which of earlier ones keeps only `others`. They are
+    written into a folder in `place` only if a server has to be started with them."""
 
     def __init__(
         self,
@@ -72,7 +72,8 @@ class Parcel:
 
     @cached_property
     def folder(self) -> Path:
-        """Raises UserError if it cannot be written."""
+        """Folder with the weights, which are written when it is first asked for. Raises UserError
+        if it cannot be written."""
         write = partial(self.keeper.write_kept, self.label)
         folder, _ = folder_of(write, self._tokenizer, self._place)
         delete_with(self, folder)

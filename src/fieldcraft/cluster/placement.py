@@ -1,4 +1,4 @@
-"""Which process of a run goes where: a pure function of the recipe and the devices there are."""
+"""The place of each process of a run: a pure function of the recipe and the devices there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Place:
 
 
 def place(cluster: Cluster, nodes: Sequence[int]) -> list[Place]:
-    """Trainers, then engines, on nodes that have so many devices each.
+    """Return the places of trainers, then of engines, on nodes that have so many devices each.
 
     Trainers fill the nodes in their order, so that ranks beside each other exchange gradients over
     the fastest wires. Engines take what is left; colocated ones take the devices of the first
@@ -50,7 +50,7 @@ def place(cluster: Cluster, nodes: Sequence[int]) -> list[Place]:
 def _fill(
     role: Role, count: int, devices: int, nodes: Sequence[int], taken: Sequence[int]
 ) -> list[Place]:
-    """As many of `count` processes as fit, node by node."""
+    """Return the places of as many of `count` processes as fit, node by node."""
     places: list[Place] = []
     for node, (has, first) in enumerate(zip(nodes, taken, strict=True)):
         while first + devices <= has and len(places) < count:

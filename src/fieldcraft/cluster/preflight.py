@@ -1,4 +1,4 @@
-"""What must hold on every node before a run begins; each failure is a sentence."""
+"""Conditions that must hold on every node before a run begins; each failure is a sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Node:
 
 
 def look_at_nodes(nodes: Sequence[Node], folder: Path) -> None:
-    """Raises UserError where a node has other versions than this process, or does not see the run
+    """Raise UserError where a node has other versions than this process, or does not see the run
     folder."""
     here, _ = probe.look("")
     token = folder / TOKEN
@@ -46,7 +46,7 @@ def look_at_nodes(nodes: Sequence[Node], folder: Path) -> None:
 
 
 def refuse_other_versions(here: Mapping[str, str], there: Mapping[str, str], address: str) -> None:
-    """Raises UserError for the first package whose versions differ."""
+    """Raise UserError for the first package whose versions differ."""
     for package, version in here.items():
         if there[package] != version:
             raise UserError(
@@ -56,7 +56,7 @@ def refuse_other_versions(here: Mapping[str, str], there: Mapping[str, str], add
 
 
 def refuse_port_in_use(node: Node, port: int) -> None:
-    """Raises UserError if something listens at a port of a node; 0 is any free one."""
+    """Raise UserError if something listens at a port of a node; 0 is any free one."""
     [free] = _ask([node], probe.free, node.address, port)
     if not free:
         raise UserError(
@@ -66,7 +66,7 @@ def refuse_port_in_use(node: Node, port: int) -> None:
 
 
 def _ask(nodes: Sequence[Node], question: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What each node answers. Raises UserError if one does not."""
+    """Return the answer of each node. Raises UserError if one does not."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

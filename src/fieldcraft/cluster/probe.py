@@ -1,4 +1,4 @@
-"""What a run asks of every node before it begins.
+"""Questions that a run asks every node before it begins.
 
 The function travels to nodes as code, so that it also runs where fieldcraft is missing or another
 one. So this file imports nothing but the standard library.
@@ -13,7 +13,8 @@ PACKAGES = ("fieldcraft", "torch", "transformers", "ray")
 
 
 def look(token: str) -> tuple[dict[str, str], str]:
-    """The versions of a node, and what the file `token` holds there; "" where it is not."""
+    """Return the versions of a node, and what the file `token` holds there; "" where the file is
+    not there."""
     versions = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -27,7 +28,7 @@ def look(token: str) -> tuple[dict[str, str], str]:
 
 
 def free(address: str, port: int) -> bool:
-    """Whether nothing listens at a port of this node; 0 is any free one."""
+    """Return whether nothing listens at a port of this node; 0 is any free one."""
     try:
         with socket.create_server((address, port)):
             return True

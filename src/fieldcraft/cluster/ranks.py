@@ -33,22 +33,22 @@ ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of Linux
 
 
 class RanksLost(Exception):
-    """A rank has died or hangs, and with it what all of them had in memory is lost."""
+    """Loss of a rank that has died or hangs, and with it of what all ranks had in memory."""
 
 
 class RankHost:
-    """What runs in the process: a `Rank`, and another one for the next stage."""
+    """The process of a rank: it runs a `Rank`, and another one for the next stage."""
 
     def __init__(self) -> None:
         self._rank: Rank | None = None
         self._outbox: Outbox | None = None
 
     def process(self) -> int:
-        """Its id."""
+        """Return the id of this process."""
         return os.getpid()
 
     def address(self, port: int) -> str:
-        """Where the others find this process; 0 is any free port."""
+        """Return the address at which the others find this process; the port 0 is any free one."""
         host = import_ray().util.get_node_ip_address()
         return f"tcp://{host}:{port or free_port(host)}"
 
@@ -63,12 +63,12 @@ class RankHost:
         self._outbox = self._outbox or Outbox(host, torch.device(place.device))
 
     def call(self, method: str, share: tuple[Any, ...]) -> Any:
-        """A method of the rank."""
+        """Call a method of the rank with its share, and return what it returns."""
         return getattr(self._rank, method)(*share)
 
     def whole(self, name: str, dtype: torch.dtype) -> tuple[dict[str, Packed], int]:
-        """The weights of a policy as engines take them over, and their bytes: an adapter is merged.
-        All ranks take part, and the first one has them."""
+        """Return the weights of a policy as engines take them over, and their bytes. An adapter is
+        merged. All ranks take part, and the first one has them."""
         model, state = self._merged(name)
         if model is None:
             return {}, 0
@@ -76,13 +76,15 @@ class RankHost:
         return packed, size(packed)
 
     def write(self, name: str, folder: Path) -> None:
-        """The same into a folder, as transformers loads it."""
+        """Write the weights of a policy, an adapter merged, into a folder, as transformers loads
+        it."""
         model, state = self._merged(name)
         if model is not None:
             write_model(folder, model, state)
 
     def keep(self, name: str, label: str, dtype: torch.dtype, others: Sequence[str]) -> list[Form]:
-        """The same into the outbox, which then tells their forms. All ranks take part."""
+        """Keep the weights of a policy, an adapter merged, in the outbox, and return their forms.
+        All ranks take part."""
         model, state = self._merged(name)
         if model is None:
             return []
@@ -90,11 +92,11 @@ class RankHost:
         return self._outbox.keep(label, model, state, dtype, others)
 
     def post(self, method: str, *args: Any) -> Any:
-        """A method of the outbox."""
+        """Call a method of the outbox, and return what it returns."""
         return getattr(self._outbox, method)(*args)
 
     def _merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
-        """On the first rank: a model and its whole weights; on others no model."""
+        """Return a model and its whole weights on the first rank, and no model on others."""
         assert self._rank is not None
         first = self._rank.mesh.rank == 0
         state = gathered(self._rank.kept[name].weights, first)
@@ -116,7 +118,7 @@ class RayRanks:
         self._actors: list[Any] = []
 
     def begin(self) -> None:
-        """New ranks without any model. Raises UserError if they do not reach each other."""
+        """Start new ranks without any model. Raises UserError if they do not reach each other."""
         if not self._actors:
             places = self._session.of("trainer")
             self._actors = [
@@ -133,12 +135,13 @@ class RayRanks:
         self._all([actor.join.remote(p) for actor, p in zip(self._actors, ranks, strict=True)])
 
     def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See `Ranks`. Raises RanksLost if one has died or hangs."""
+        """Call all ranks as `Ranks.call` does. Raises RanksLost if one has died or hangs."""
         pairs = zip(self._actors, shares, strict=True)
         return self._all([actor.call.remote(method, _absolute(share)) for actor, share in pairs])
 
     def whole(self, name: str, dtype: torch.dtype) -> tuple[Any, int]:
-        """Ray's handle of the weights of a policy, and their bytes. They stay where they are."""
+        """Return Ray's handle of the weights of a policy, and their bytes. They stay where they
+        are."""
         asked = [actor.whole.options(num_returns=2).remote(name, dtype) for actor in self._actors]
         sizes = self._all([size for _, size in asked])
         return asked[0][0], sizes[0]
@@ -159,17 +162,17 @@ class RayRanks:
         return self._actors[0]
 
     def open(self, size: int) -> tuple[str, int]:
-        """See `Outbox.open`."""
+        """Open a meeting point as `Outbox.open` does."""
         at: tuple[str, int] = self._all([self.first.post.remote("open", size)])[0]
         return at
 
     def send(self, label: str) -> str:
-        """See `Outbox.send`."""
+        """Send weights as `Outbox.send` does."""
         why: str = self._all([self.first.post.remote("send", label)])[0]
         return why
 
     def write_kept(self, label: str, folder: Path) -> None:
-        """See `Outbox.write`."""
+        """Write kept weights as `Outbox.write` does."""
         self._all([self.first.post.remote("write", label, folder.absolute())])
 
     async def close(self) -> None:
@@ -182,7 +185,7 @@ class RayRanks:
         self._actors = []
 
     def _end_silent(self) -> None:
-        """Raises RanksLost if one does not answer; all are ended then."""
+        """Raise RanksLost if one rank does not answer; all are ended then."""
         ray = import_ray()
         asked = [a.process.options(concurrency_group=HEALTH).remote() for a in self._actors]
         seconds = self._session.settings.silence
@@ -216,12 +219,13 @@ class RayRanks:
 
 
 def _absolute(share: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Processes of Ray's have another working folder."""
+    """Return the arguments with absolute paths: processes of Ray's have another working folder."""
     return tuple(one.absolute() if isinstance(one, Path) else one for one in share)
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface that has an address. Raises UserError where none has."""
+    """Return the name of the network interface that has an address. Raises UserError where no
+    interface has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:

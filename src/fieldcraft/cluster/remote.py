@@ -10,11 +10,11 @@ from fieldcraft.types import UserError
 
 
 class Lost(Exception):
-    """The process behind a handle has died, and with it what it was asked for."""
+    """Death of the process behind a handle, and with it loss of what it was asked for."""
 
 
 def import_ray() -> ModuleType:
-    """Raises UserError where it is not installed."""
+    """Return the library. Raises UserError where it is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -25,7 +25,7 @@ def import_ray() -> ModuleType:
 
 
 async def answer(asked: Awaitable[Any]) -> Any:
-    """What a process of Ray's returns or raises. Raises Lost if it has died."""
+    """Return what a process of Ray's returns or raises. Raises Lost if it has died."""
     ray = import_ray()
     try:
         return await asked

@@ -1,4 +1,4 @@
-"""The engines of a fleet: what the fleet needs of one, and one that is a process of Ray's."""
+"""The engines of a fleet: the protocol that it needs of one, and one that is a process of Ray's."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Seat(Protocol):
 
     @property
     def name(self) -> str:
-        """As the reader of a run knows it."""
+        """Name by which the reader of a run knows the engine."""
 
     async def ready(self) -> None:
-        """Return when the engine can be asked; one that has died is started again. Raises Lost for
-        a death that no call has noticed."""
+        """Return when the engine can be asked; start one that has died again. Raises Lost for a
+        death that no call has noticed."""
 
     async def hold(self, cargo: Cargo) -> Proof:
-        """Sample from these weights, and say what they say of the probe."""
+        """Sample from these weights, and return what they say of the probe."""
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        """As an `Engine` does."""
+        """Continue ids as an `Engine` does."""
 
     def release(self, session: str) -> None:
-        """As an `Engine` does."""
+        """Forget a session as an `Engine` does."""
 
     async def sleep(self) -> None:
-        """As a `PolicyEngine` does."""
+        """Free the caches as a `PolicyEngine` does."""
 
 
 @dataclass
 class Kept:
-    """An `EngineHost` that Ray keeps, and its process as it was last seen; None: never, or it has
-    died since."""
+    """An `EngineHost` that Ray keeps, and its process as it was last seen. None: it was never seen,
+    or has died since."""
 
     actor: Any
     silence: float  # seconds without an answer after which it is ended
@@ -54,7 +54,7 @@ class Kept:
     _ended: bool = False  # for its silence
 
     async def answer(self, asked: Awaitable[Any]) -> Any:
-        """What the process returns or raises. Raises Lost if it dies or hangs."""
+        """Return what the process returns or raises. Raises Lost if it dies or hangs."""
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())
         self._asked += 1

@@ -42,7 +42,8 @@ class Ground:
     def prepare(
         self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any]
     ) -> tuple[str, int]:
-        """Its address and a free port. Raises UserError if the server cannot be made there."""
+        """Return the address of the node and a free port. Raises UserError if the server cannot be
+        made there."""
         _app(kind, index, sandbox)
         host = import_ray().util.get_node_ip_address()
         return host, free_port(host)
@@ -61,11 +62,11 @@ class ServiceHost:
         threading.Thread(target=server.run, kwargs=run, daemon=True).start()
 
     def process(self) -> int:
-        """Its id, once it listens."""
+        """Return the id of this process, once the server listens."""
         return os.getpid()
 
     def stay(self) -> None:
-        """Return never: who waits for it learns of the death."""
+        """Wait for ever; whoever asked for it learns of the death."""
         threading.Event().wait()
 
 
@@ -100,8 +101,8 @@ class Services:
         self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Return when all listen. Raises UserError for an index that cannot be read, and for a node
-        that lacks a layer of isolation."""
+        """Return when all servers listen. Raises UserError for an index that cannot be read, and
+        for a node that lacks a layer of isolation."""
         for number in range(self._count):
             node = self._session.nodes[number % len(self._session.nodes)]
             ground = self._session.on(node, Ground)
@@ -145,7 +146,7 @@ class Services:
 
 @final
 class InTurn:
-    """`types.Tool` over servers of the same thing. A call that one does not answer is made again,
+    """A `types.Tool` over servers of the same thing. A call that one does not answer is made again,
     to the next one.
 
     Args:
@@ -161,7 +162,8 @@ class InTurn:
         self._next = 0
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Raises what the tools raise; ToolUnavailable only if none answers in time."""
+        """Ask the servers one after the other. Raises what the tools raise; ToolUnavailable only if
+        none answers in time."""
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(ToolUnavailable),
             wait=self._wait,
@@ -176,5 +178,6 @@ class InTurn:
         return await tool(**arguments)
 
     def _wait(self, state: RetryCallState) -> float:
-        """The next server is asked at once, and all of them again after a pause."""
+        """Return the seconds before the next attempt: none for the next server, and a pause before
+        all of them are asked again."""
         return 0.0 if state.attempt_number % len(self._tools) else wait_fixed(PACE)(state)

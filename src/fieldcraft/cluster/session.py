@@ -1,4 +1,4 @@
-"""Ray for the length of a run: it is started here or joined, looked at, and left."""
+"""Ray for the length of a run: it is started here or joined, inspected, and left."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Session:
     group: Any
 
     def of(self, role: Role) -> list[Place]:
-        """The places of all processes of a role."""
+        """Return the places of all processes of a role."""
         return [place for place in self.places if place.role == role]
 
     @property
     def described(self) -> str:
-        """What runs where, as the reader of a run is told."""
+        """Description of what runs where, for the reader of the run."""
         counts = Counter((self.nodes[place.node].address, place.role) for place in self.places)
         parts = [f"{count} {role}s on {address}" for (address, role), count in counts.items()]
         return f"device {self.device}: {', '.join(parts)}"
 
     def actor(self, place: Place, kind: type, *args: Any, **options: Any) -> Any:
-        """Start a process of a class in its place; what it returns are Ray's handles. `options` are
+        """Start a process of a class in its place, and return Ray's handle of it. `options` are
         Ray's."""
         ray = import_ray()
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -73,7 +73,7 @@ class Session:
 
 
 def _hosting(places: Sequence[Place], engine: Place) -> int:
-    """The index of the trainer on whose device an engine begins."""
+    """Return the index of the trainer on whose device an engine begins."""
     return next(
         index
         for index, one in enumerate(places)
@@ -83,8 +83,9 @@ def _hosting(places: Sequence[Place], engine: Place) -> int:
 
 @contextmanager
 def joined(settings: Cluster, device: str, folder: Path) -> Iterator[Session]:
-    """Start a Ray of this machine or join a cluster, and reserve what a run needs. `device` is that
-    of the recipe; `auto` takes GPUs if a node has any, this machine or another one.
+    """Start a Ray of this machine or join a cluster, reserve what a run needs, and yield the
+    session. `device` is that of the recipe; `auto` takes GPUs if a node has any, this machine or
+    another one.
 
     Raises UserError if Ray is not there or does not start, a cluster does not answer, there are
     fewer devices than the recipe asks for, a node has other versions or does not see `folder`, or
@@ -146,14 +147,14 @@ def _begin(settings: Cluster, device: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError where nothing listens: Ray would try for minutes."""
+    """Raise OSError where nothing listens: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
 
 
 def _nodes(device: str) -> list[Node]:
-    """All that live, this machine first."""
+    """Return all nodes that live, this machine first."""
     ray = import_ray()
     kind = "GPU" if device == "cuda" else "CPU"
     here = ray.util.get_node_ip_address()
@@ -166,7 +167,8 @@ def _nodes(device: str) -> list[Node]:
 
 
 def _reserve(settings: Cluster, device: str, nodes: Sequence[Node], places: Sequence[Place]) -> Any:
-    """Ray's reservation: all of it or nothing, so that two runs do not wait for each other."""
+    """Return Ray's reservation: all of it or nothing, so that two runs do not wait for each
+    other."""
     ray = import_ray()
     kind = "GPU" if device == "cuda" else "CPU"
     own = [one for one in places if not (settings.colocate and one.role == "engine")]

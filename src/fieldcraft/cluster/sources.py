@@ -1,4 +1,4 @@
-"""Where the weights of a policy come from: this process, or the ranks that train it."""
+"""The sources of a policy's weights: this process, or the ranks that train it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Source(Protocol):
     """A policy in training; an adapter is merged."""
 
     def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
-        """Its weights as they are now, in a type, on their way to engines."""
+        """Return the weights of the policy as they are now, in a type, on their way to engines."""
 
 
 @final

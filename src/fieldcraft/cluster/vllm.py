@@ -23,13 +23,13 @@ from fieldcraft.types import UserError
 
 
 class ServerHost:
-    """What runs on a node: it starts a server there, and ends it."""
+    """The process on a node that starts a server there, and ends it."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
 
     def check(self, python: Path) -> None:
-        """Raises UserError for a Python of this node without vLLM."""
+        """Raise UserError for a Python of this node without vLLM."""
         find_vllm(python)
 
     def start(
@@ -44,11 +44,11 @@ class ServerHost:
         return self._process.url
 
     def alive(self) -> bool:
-        """Whether there is a server. One dies with its host."""
+        """Return whether there is a server. One dies with its host."""
         return self._process is not None and self._process.alive
 
     def cause(self) -> str:
-        """Why there is none any more."""
+        """Return the reason why there is no server any more."""
         return "vLLM's node has died" if self._process is None else self._process.cause()
 
     def stop(self) -> None:
@@ -57,8 +57,8 @@ class ServerHost:
 
 
 class Hosted(Wired):
-    """A server for each engine of `cluster.engines`. One that dies is started again when the next
-    weights are published, and until then the others have its sessions.
+    """The servers of a run: one for each engine of `cluster.engines`. One that dies is started
+    again when the next weights are published, and until then the others have its sessions.
 
     Those that it starts with pass through the folder `exchange`, or that of the run: all nodes see
     both.

@@ -48,8 +48,8 @@ class Wired(Servers):
         return parcel
 
     async def bring(self, weights: Weights) -> None:
-        """Servers that die meanwhile are lost. Raises UserError if the wire breaks again and again
-        though all live."""
+        """Bring weights to all servers. Those that die meanwhile are lost. Raises UserError if the
+        wire breaks again and again though all live."""
         if not isinstance(weights, Parcel):
             return
         async with self._travelling:
@@ -74,7 +74,8 @@ class Wired(Servers):
             await super()._load(server, weights)
 
     async def _travel(self, parcel: Parcel, servers: Sequence[Server]) -> str:
-        """One broadcast to all servers. Returns why it failed, or nothing."""
+        """Send one broadcast to all servers. Returns the reason if it failed, else an empty
+        string."""
         size = 1 + len(servers) * self._devices
         ends = parcel.keeper.process, *servers
         if ends != self._ends:
@@ -91,7 +92,7 @@ class Wired(Servers):
 
     @asynccontextmanager
     async def _still(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """A server of several devices is paused meanwhile: two groups of NCCL at work on the same
+        """Pause servers of several devices inside the block: two groups of NCCL at work on the same
         devices may wait for each other."""
         if self._devices == 1:
             yield
@@ -105,7 +106,8 @@ class Wired(Servers):
     async def _each(
         self, servers: Sequence[Server], ask: Callable[[Server], Awaitable[str | None]]
     ) -> list[str | None]:
-        """What all servers answer to `ask`. Those that are gone are lost, which is their answer."""
+        """Ask all servers, and return their answers. A server that is gone is lost, which is its
+        answer."""
 
         async def one(server: Server) -> str | None:
             try:

@@ -16,7 +16,7 @@ HIDDEN = "***"
 _USER = "a user or a password"
 _TEXTS = frozenset({"instruction", "system", "template", "request"})  # that only models read
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://\S+")
-_WITHOUT_SCHEME = re.compile(r"[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # as in user:password@host
+_WITHOUT_SCHEME = re.compile(r"(?<!\S)[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # user:password@host
 # Words of the name of a query parameter that holds a secret, as in api_key and X-Amz-Signature.
 _SECRET = re.compile(
     r"(?<![a-z])(api_?key|access_?key|key|token|secret|pass(word|wd)?|pwd|auth(orization)?"
@@ -26,21 +26,21 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether a query parameter of this name holds a secret: apiKey, access_token, sig."""
+    """Return whether a query parameter of this name holds a secret: apiKey, access_token, sig."""
     return _SECRET.search(_CAMEL.sub("_", name).lower()) is not None
 
 
 def secret_in(text: str) -> str | None:
-    """The kind of secret in the addresses of a text: a user or password, or the name of a query
-    parameter; None where there is none."""
-    if _WITHOUT_SCHEME.match(text):
+    """Return the kind of secret in the addresses of a text: a user or password, or the name of a
+    query parameter; None where there is none."""
+    if _WITHOUT_SCHEME.search(text):
         return _USER
     kinds = (_secret_of(found[0]) for found in _ADDRESS.finditer(text))
     return next((kind for kind in kinds if kind is not None), None)
 
 
 def shown_address(text: str) -> str:
-    """A text for reports, logs and messages: every secret in its addresses becomes ***."""
+    """Return a text for reports, logs and messages: every secret in its addresses becomes ***."""
     text = _WITHOUT_SCHEME.sub(f"{HIDDEN}@", text)
     return _ADDRESS.sub(lambda found: _without_secrets(found[0]), text)
 
@@ -50,14 +50,14 @@ class SecretShown(UserError):
 
 
 def refuse_secrets(data: Any) -> None:
-    """Raises SecretShown for an address with a secret anywhere in the keys of a recipe. The message
+    """Raise SecretShown for an address with a secret anywhere in the keys of a recipe. The message
     names the key, and never the secret."""
     for place, text in _texts(data, ()):
         refuse_secret(".".join(place), text)
 
 
 def refuse_secret(key: str, text: str | None) -> None:
-    """Raises SecretShown for an address with a secret as the value of a key or an option."""
+    """Raise SecretShown for an address with a secret as the value of a key or an option."""
     if text is None or (kind := secret_in(text)) is None:
         return
     raise SecretShown(
@@ -94,7 +94,8 @@ def _secret_of(address: str) -> str | None:
 
 
 def _parts(address: str) -> SplitResult | None:
-    """None for an address that cannot be read, as one with a password that is not quoted."""
+    """Split an address; None for one that cannot be read, as one with a password that is not
+    quoted."""
     try:
         parts = urlsplit(address)
         _ = parts.port
@@ -117,7 +118,7 @@ def _without_secrets(address: str) -> str:
 
 
 def _masked(query: str) -> str:
-    """A query whose secrets have no values, the rest as it was written."""
+    """Return a query whose secrets have no values, the rest as it was written."""
     parts = (part.partition("=") for part in query.split("&"))
     return "&".join(
         f"{name}={HIDDEN}" if equals and is_secret(unquote_plus(name)) else f"{name}{equals}{value}"

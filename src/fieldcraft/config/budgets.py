@@ -61,8 +61,9 @@ class Period:
 
 
 def periods(parts: Sequence[BudgetPart], budget: Limits, steps: int) -> tuple[Period, ...]:
-    """The periods of a stage with so many steps, by the budget of the recipe. Raises ValueError for
-    one that would begin after the last step, and for budgets that do not hold together."""
+    """Return the periods of a stage with so many steps, by the budget of the recipe. Raises
+    ValueError for one that would begin after the last step, and for budgets that do not hold
+    together."""
     found, begin = list[Period](), 0
     for part in parts or (BudgetPart(),):
         if begin >= steps:

@@ -93,14 +93,15 @@ class ToolChoice(Section):
 
     @property
     def trained_names(self) -> set[str]:
-        """What training calls it. The tools of a server are not known before it is asked."""
+        """Names by which training calls it. The tools of a server are not known before it is
+        asked."""
         if self.name == MCP:
             return set()
         return {read_signature(text).name for text in self.called} or {self.name}
 
     @property
     def all_names(self) -> set[str]:
-        """What training or an evaluation calls it."""
+        """Names by which training or an evaluation calls it."""
         return self.trained_names | {read_signature(text).name for text in self.unseen}
 
 
@@ -123,13 +124,13 @@ class Choice(Section):
 
 
 class EngineChoice(Choice):
-    """What samples from the model in training."""
+    """Engine that samples from the model in training."""
 
     name: str = LOCAL
 
 
 class EnvironmentChoice(Choice):
-    """Where the policy acts: with the tools of the recipe, or in an environment of others."""
+    """Place where the policy acts: with the tools of the recipe, or in an environment of others."""
 
     name: str = TOOLS
     tool_costs: dict[str, Cost] = Field(default={})  # of a call, by the name of its tool

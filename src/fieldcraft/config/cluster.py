@@ -1,4 +1,4 @@
-"""What a recipe says about the processes of a run, on one machine or several."""
+"""Settings of the processes of a run, on one machine or several."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Cluster(Section):
 
     @property
     def used(self) -> bool:
-        """Whether a run needs Ray."""
+        """Return whether a run needs Ray."""
         return any((self.trainers, self.engines, self.search_servers, self.sandbox_workers))
 
     @property
     def does_all(self) -> bool:
-        """Whether the run's own process neither trains nor samples."""
+        """Return whether the run's own process neither trains nor samples."""
         return self.trainers > 0 and self.engines > 0
 
     @property
     def devices(self) -> int:
-        """How many the run takes."""
+        """Number of devices that the run takes."""
         sampling = self.engines * self.engine_devices
         return self.trainers if self.colocate else self.trainers + sampling
 

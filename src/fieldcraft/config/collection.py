@@ -36,7 +36,7 @@ class Select(SamplingConfig):
 
     @property
     def reads(self) -> set[str]:
-        """The models of the run that it samples."""
+        """Models of the run that it samples."""
         return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
 
     @model_validator(mode="after")
@@ -50,8 +50,8 @@ class Select(SamplingConfig):
 
 
 class ClosedBook(Section):
-    """How often a model answers right without tools, measured once; see runs/closed_book.py. It
-    says which questions are known where their source does not."""
+    """Measurement of how often a model answers right without tools, taken once; see
+    runs/closed_book.py. It says which questions are known where their source does not."""
 
     model: str | None = None  # a stage, or `start`; None: the model before any training to act
     samples: PositiveInt = 4  # of each question
@@ -83,7 +83,7 @@ class Collect(Section):
 
     @property
     def targets(self) -> dict[str, int | None]:
-        """How many are kept: demonstrations of each way, pairs that choose each; None: all."""
+        """Numbers to keep: demonstrations of each way, and pairs that choose each; None: all."""
         if self.pairs is None:
             thinking = acting = None
         else:

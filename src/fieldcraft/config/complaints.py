@@ -1,4 +1,4 @@
-"""What is wrong with a value, in the words of a user: pydantic's are those of a programmer."""
+"""Faults of a value in the words of a user: pydantic's are those of a programmer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
-    """The kind of what pydantic complains of first, a clause that says it, and where it is."""
+    """Return the kind of pydantic's first complaint, a clause that says it, and its place."""
     problem = error.errors(include_url=False)[0]
     place = (part for part in problem["loc"] if not MEMBER.match(str(part)))
     return problem["type"], _clause(problem), tuple(place)

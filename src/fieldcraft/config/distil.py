@@ -1,4 +1,4 @@
-"""What stages of on-policy distillation can set."""
+"""Settings of stages of on-policy distillation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scorer(Section):
 
     @property
     def is_self(self) -> bool:
-        """Whether it is the model that the stage starts from."""
+        """Return whether the scorer is the model that the stage starts from."""
         return self.stage is None and self.checkpoint is None
 
 
@@ -65,7 +65,8 @@ class Distil(Rl):
 
     @property
     def footprint(self) -> Footprint:
-        """The KL of `top-k` and `full` needs the teacher's logits of a piece, and gradients."""
+        """Memory of the stage: the KL of `top-k` and `full` needs the teacher's logits of a piece,
+        and gradients."""
         own = super().footprint
         return replace(
             own,

@@ -1,4 +1,4 @@
-"""What a recipe with an environment of others leaves out: tools, workflows, and the exact rule."""
+"""Keys that a recipe with an environment of others leaves out: tools, workflows, the exact rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITH_TOOLS = ("tools", "correct", "evaluation")  # keys that mean something else
 
 
 def of_others(environment: Any) -> bool:
-    """Whether the key `environment` of a recipe, as it is written, names an environment of
+    """Return whether the key `environment` of a recipe, as it is written, names an environment of
     others."""
     match environment:
         case EnvironmentChoice():
@@ -25,9 +25,9 @@ def of_others(environment: Any) -> bool:
 
 
 def fill_in(data: Any) -> Any:
-    """The keys of a recipe. An environment of others has actions of its own, so there are neither
-    tools nor workflows, and its own reward says what is right, unless the recipe says otherwise.
-    """
+    """Return the keys of a recipe, with those that an environment of others decides. It has actions
+    of its own, so there are neither tools nor workflows. Its own reward says what is right, unless
+    the recipe says otherwise."""
     if not isinstance(data, Mapping) or not of_others(data.get("environment")):
         return data
     evaluation = data.get("evaluation", {})

@@ -13,7 +13,8 @@ QUESTION_FILTERS = ("tests", "proofs", "near_duplicates", "contaminated")
 
 
 def _without_settings(filters: Any) -> Any:
-    """In YAML a filter without settings is a name and a colon, which stands for null."""
+    """Return the filters with {} for those without settings: in YAML such a filter is a name and a
+    colon, which stands for null."""
     if not isinstance(filters, dict):
         return filters
     return {name: {} if own is None else own for name, own in filters.items()}

@@ -7,7 +7,8 @@ from fieldcraft.config.recipe import Recipe, first_model, toolless
 
 
 def lineage(recipe: Recipe, name: str) -> list[str]:
-    """The stages that the model of a stage, or that of a workflow, went through, first to last."""
+    """Return the stages that the model of a stage, or that of a workflow, went through, first to
+    last."""
     starts, before = {}, "start"
     for stage, settings in recipe.stages.items():
         starts[stage] = settings.start or before
@@ -21,8 +22,9 @@ def lineage(recipe: Recipe, name: str) -> list[str]:
 
 
 def met_tools(recipe: Recipe, name: str) -> bool:
-    """Whether any training of an evaluated model showed it a tool, or let it use one: a stage does
-    but for one over a data set without tools, and a model of the user's has had no stage."""
+    """Return whether any training of an evaluated model showed it a tool, or let it use one. A
+    stage does, but for one over a data set without tools; a model of the user's has had no stage.
+    """
     without = toolless(recipe)
     data = (getattr(recipe.stages[stage], "data", None) for stage in lineage(recipe, name))
     return any(found not in without for found in data)

@@ -1,4 +1,4 @@
-"""From a named class or function and the settings of a recipe to the part itself."""
+"""Making of parts: from a class or function and its settings in a recipe to the part itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_part(
     offered: Mapping[str, Any],
     others: Collection[str] = (),
 ) -> Any:
-    """What `factory` makes of the settings.
+    """Make a part from its settings by calling `factory`.
 
     Args:
         kind: what it is.

@@ -25,7 +25,7 @@ from fieldcraft.types import UserError
 
 
 class Kind(StrEnum):
-    """What a name can stand for."""
+    """Kinds of part that a name can stand for."""
 
     TOOL = "tool"
     REWARD = "reward"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
     @property
     def group(self) -> str:
-        """The group of entry points."""
+        """Group of entry points."""
         return f"fieldcraft.{self.value.replace(' ', '_')}s"
 
 
@@ -190,7 +190,7 @@ class PartError(UserError):
 
 
 def known(kind: Kind) -> dict[str, str]:
-    """Every name of a kind that needs no module in it, and where it is: `module:Name`."""
+    """Return every name of a kind that needs no module in it, and where it is: `module:Name`."""
     return dict(_installed(kind, tuple(sys.path))) | (
         _worlds() if kind is Kind.WORLD else dict(BUILT_IN[kind])
     )
@@ -198,18 +198,19 @@ def known(kind: Kind) -> dict[str, str]:
 
 @lru_cache(maxsize=64)  # reading the metadata of every package takes 5 ms, for every name anew
 def _installed(kind: Kind, path: tuple[str, ...]) -> Mapping[str, str]:
-    """The entry points of packages on the import path, which may change."""
+    """Return the entry points of packages on the import path, which may change."""
     return {entry.name: entry.value for entry in entry_points(group=kind.group)}
 
 
 def of_packages() -> set[str]:
-    """The names of parts that installed packages bring, of all kinds."""
+    """Return the names of parts that installed packages bring, of all kinds."""
     own = set(_worlds()).union(*(BUILT_IN.get(kind, ()) for kind in Kind))
     return {name for kind in Kind for name in _installed(kind, tuple(sys.path))} - own
 
 
 def _worlds() -> dict[str, str]:
-    """A world is a folder of fieldcraft/worlds; its class is named after it, as in ThisWorld."""
+    """Return the worlds by name: a world is a folder of fieldcraft/worlds, and its class is named
+    after it, as in ThisWorld."""
     package = importlib.import_module("fieldcraft.worlds")
     return {
         module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
@@ -219,8 +220,8 @@ def _worlds() -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What a name stands for. Raises PartError as `require` and `load` do, and for something that
-    is not of its kind."""
+    """Return the object that a name stands for. Raises PartError as `require` and `load` do, and
+    for something that is not of its kind."""
     found = load(require(kind, name))
     if kind in BASES:
         _check_class(kind, name, found)
@@ -238,7 +239,7 @@ def _check_class(kind: Kind, name: str, found: Any) -> None:
 
 
 def require(kind: Kind, name: str) -> str:
-    """`module:Name` of what a name stands for; nothing is imported yet.
+    """Return `module:Name` for a name; nothing is imported yet.
 
     Raises PartError, which names the nearest, where there is no such name.
     """
@@ -254,8 +255,8 @@ def require(kind: Kind, name: str) -> str:
 
 
 def load(place: str) -> Any:
-    """The object at `module:Name`. Raises PartError for a module that cannot be imported, and for a
-    name that it does not have."""
+    """Return the object at `module:Name`. Raises PartError for a module that cannot be imported,
+    and for a name that it does not have."""
     module_name, _, attribute = place.partition(":")
     own = module_name.partition(".")[0] == "fieldcraft"
     if not own and str(Path.cwd()) not in sys.path:  # a file there would hide one of a library
@@ -284,7 +285,7 @@ def load(place: str) -> Any:
 
 
 def name_of(part: Any) -> str:
-    """`module:Name` of a class, a function or a tool that is defined at the top of a module.
+    """Return `module:Name` of a class, a function or a tool that is defined at the top of a module.
 
     Raises UserError for any other: a run could not find it again when it is resumed.
     """
@@ -300,30 +301,31 @@ def name_of(part: Any) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """What a part of the user's raised, in one line."""
+    """Return the error that a part of the user's raised, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def shown(value: object) -> str:
-    """A value in one short line."""
+    """Return a value in one short line."""
     return " ".join(repr(value).split())[:60]
 
 
 def short(name: str) -> str:
-    """How a part is called in files and tables: `tree` for `my_package.flows:tree`."""
+    """Return the name of a part in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]
 
 
 def folder_name(name: str) -> str:
-    """The name, if a folder can have it. Raises ValueError for a path, and what cannot be read."""
+    """Return the name, if a folder can have it. Raises ValueError for a path, and what cannot be
+    read."""
     if not name.strip() or not name.isprintable() or name.startswith(".") or {*"/\\"} & {*name}:
         raise ValueError("it becomes the name of a folder: give it letters, digits, - and _")
     return name
 
 
 def suggestion(name: str, names: Collection[str], prefix: str = "") -> str:
-    """A question after the most similar name or, where none is similar, all names there are. The
-    prefix stands before each."""
+    """Return a question after the most similar name or, where none is similar, all names there are.
+    The prefix stands before each."""
     near = get_close_matches(name, names, n=1, cutoff=SIMILAR)
     if near:
         return f"did you mean '{prefix}{near[0]}'?"
@@ -331,13 +333,13 @@ def suggestion(name: str, names: Collection[str], prefix: str = "") -> str:
 
 
 def _owner_of_init(part: type) -> type:
-    """The class whose constructor a class has, which may be inherited."""
+    """Return the class whose constructor a class has, which may be inherited."""
     return next(kind for kind in part.__mro__ if "__init__" in vars(kind))
 
 
 def settings_of(part: Any, given: Collection[str] = ()) -> type[BaseModel]:
-    """What a recipe can set of a class or a function: its arguments, but those that are `given` by
-    the framework, with their types and defaults."""
+    """Return the settings that a recipe can give to a class or a function: its arguments, but those
+    that are `given` by the framework, with their types and defaults."""
     written = vars(_owner_of_init(part))["__init__"] if isinstance(part, type) else part
     hints = get_type_hints(written, include_extras=True)
     fields: dict[str, Any] = {}

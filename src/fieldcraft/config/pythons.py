@@ -17,7 +17,7 @@ print(*(version(name) for name in packages_distributions().get(sys.argv[1], [])[
 
 
 def version_in(python: Path | str, package: str, key: str) -> str:
-    """The version of a package in a Python; empty where it is not installed.
+    """Return the version of a package in a Python; empty where it is not installed.
 
     `key` is that of a recipe which names the Python. Raises UserError for one that does not run.
     """

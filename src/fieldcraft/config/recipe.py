@@ -29,6 +29,7 @@ from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.collection import TEACHER, ClosedBook, Collect, Select
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
+from fieldcraft.config.hub_names import as_named
 from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sampling import SamplingConfig
@@ -81,7 +82,7 @@ class Recipe(Section):
     demonstrations: Path | None = None
     pairs: Path | None = None
     needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
-    dialect: str = "autocoa"
+    dialect: str | None = None  # None: what the model's chat template asks for
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template
@@ -114,28 +115,29 @@ class Recipe(Section):
 
     @property
     def offers_search(self) -> bool:
-        """Whether `search` is one of its tools."""
+        """Return whether `search` is one of its tools."""
         return any(tool.name == "search" for tool in self.tools)
 
     @property
     def searches_index(self) -> bool:
-        """Whether a run indexes its corpus, for the tool that searches it."""
+        """Return whether a run indexes its corpus, for the tool that searches it."""
         return self.search.url is None and self.offers_search
 
     @property
     def asks_files(self) -> bool:
-        """Whether questions are of the user's files, and not of the world or the environment."""
+        """Return whether questions come from the user's files, and not from the world or the
+        environment."""
         return self.tasks is not None or bool(self.evaluation.tasks)
 
     @property
     def policy_dtype(self) -> Dtype:
-        """In which a trained model computes: a base in another type is float32 as soon as its
+        """Type in which a trained model computes: a base in another type is float32 as soon as its
         float32 adapter is added to it."""
         return self.dtype if self.lora is None else "float32"
 
     @property
     def highest_call_cost(self) -> float:
-        """The most that one call can cost."""
+        """Highest cost of a call."""
         if self.environment.of_others:
             return max([DEFAULT_COST, *self.environment.tool_costs.values()])
         return max((tool.highest_cost for tool in self.tools), default=DEFAULT_COST)
@@ -166,9 +168,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _weigh_mismatch(self) -> Self:
-        """Sampler and trainer round a decoded token and a batch differently, unless they compute in
-        float32; and an asynchronous sampler may be older than the trainer. Then their mismatch is
-        weighed, if the recipe does not say otherwise."""
+        """Weigh the mismatch of sampler and trainer, if the recipe does not say otherwise. They
+        round a decoded token and a batch differently, unless they compute in float32; and an
+        asynchronous sampler may be older than the trainer."""
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
@@ -234,7 +236,7 @@ class Recipe(Section):
 
     @property
     def as_evaluated(self) -> Recipe:
-        """The recipe with the budget of its evaluations, under which its agent acts, too."""
+        """Recipe with the budget of its evaluations, under which its agent acts, too."""
         budget = self.budget.changed(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
@@ -254,7 +256,8 @@ class Recipe(Section):
 
 
 def _require_one_request(budget: Limits, periods: Sequence[Period]) -> None:
-    """A stage has one dialect, and that asks for summaries."""
+    """Raise ValueError unless all periods ask for summaries alike: a stage has one dialect, and
+    that asks for them."""
     wanted = budget.fold.request if budget.fold is not None else None
     for period in periods:
         fold = period.limits.fold
@@ -263,7 +266,7 @@ def _require_one_request(budget: Limits, periods: Sequence[Period]) -> None:
 
 
 def refuse_idle(recipe: Recipe) -> None:
-    """Raises UserError for a recipe that neither trains, nor evaluates, nor collects or selects
+    """Raise UserError for a recipe that neither trains, nor evaluates, nor collects or selects
     anything."""
     if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
         raise UserError(
@@ -272,12 +275,12 @@ def refuse_idle(recipe: Recipe) -> None:
 
 
 def acts(recipe: Recipe) -> bool:
-    """Whether a run uses its tools: a selection by itself may sample without them alone."""
+    """Return whether a run uses its tools: a selection by itself may sample without them alone."""
     return bool(recipe.stages) or recipe.select is None or recipe.select.solver is not None
 
 
 def stage_settings(name: str) -> type[Stage]:
-    """The settings of a stage type. Raises UserError for a type that is none."""
+    """Return the settings of a stage type. Raises UserError for a type that is none."""
     if name in STAGES:
         return STAGES[name]
     found = find(Kind.STAGE, name)
@@ -290,19 +293,20 @@ def stage_settings(name: str) -> type[Stage]:
 
 
 def first_model(recipe: Recipe) -> str:
-    """The evaluation of the model before any training to act, which workflows are built around."""
+    """Return the evaluation of the model before any training to act, which workflows are built
+    around."""
     return "base" if recipe.model else next(iter(recipe.stages))
 
 
 def closed_book_model(recipe: Recipe) -> str:
-    """Whose closed-book rate a recipe measures: a stage, or `start`."""
+    """Return the model whose closed-book rate a recipe measures: a stage, or `start`."""
     named = recipe.closed_book.model if recipe.closed_book is not None else None
     return named or ("start" if recipe.model else first_model(recipe))
 
 
 def evaluations(recipe: Recipe) -> list[str]:
-    """Everything that a run of the recipe evaluates, in the order of the run: the first model,
-    workflows around it, teachers, stages."""
+    """Return everything that a run of the recipe evaluates, in the order of the run: the first
+    model, workflows around it, teachers, stages."""
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
     first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
     workflows = map(short, recipe.evaluation.workflows)
@@ -310,8 +314,8 @@ def evaluations(recipe: Recipe) -> list[str]:
 
 
 def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
-    """Stages and evaluations in the one order in which they are shown: that of the evaluations, and
-    stages without one behind the stages before them."""
+    """Return the stages and evaluations in the one order in which they are shown: that of the
+    evaluations, and stages without one behind the stages before them."""
     found: list[str] = []
     for name in evaluated:
         before = stages[: stages.index(name)] if name in stages else ()
@@ -320,22 +324,25 @@ def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str
 
 
 def table_rows(recipe: Recipe) -> dict[str, str]:
-    """The rows of the table over seeds: title and the evaluation that it shows."""
+    """Return the rows of the table over seeds: the title and the evaluation that each shows."""
     return recipe.rows or {name: name for name in evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
-    """The resolved recipe as plain JSON values."""
-    return recipe.model_dump(mode="json")
+    """Return the resolved recipe as plain JSON values. A copy from the hub has its name there, with
+    the commit."""
+    return as_named(recipe.model_dump(mode="json"))
 
 
 def world_settings(name: str) -> type[BaseModel]:
-    """What a recipe can set of a world. Raises UserError where there is none of that name."""
+    """Return the settings that a recipe can give to a world. Raises UserError where there is none
+    of that name."""
     return settings_of(find(Kind.WORLD, name), ["seed"])
 
 
 def split_titles(recipe: Recipe) -> Mapping[str, str]:
-    """The splits of a recipe's world, and what their questions are; none without a world."""
+    """Return the splits of a recipe's world, and the titles of their questions; none without a
+    world."""
     if recipe.world is None:
         return {}
     titles: Mapping[str, str] = find(Kind.WORLD, recipe.world.name).splits
@@ -343,7 +350,7 @@ def split_titles(recipe: Recipe) -> Mapping[str, str]:
 
 
 def toolless(recipe: Recipe) -> Sequence[str]:
-    """The data sets of a recipe in which no tool is ever used."""
+    """Return the data sets of a recipe in which no tool is ever used."""
     if recipe.world is None:
         return ()
     names: Sequence[str] = find(Kind.WORLD, recipe.world.name).toolless
@@ -351,8 +358,8 @@ def toolless(recipe: Recipe) -> Sequence[str]:
 
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
-    """How many keys a recipe can set (each kind of section, and each world, counted once; so are
-    those of sampling, which several sections have)."""
+    """Return the number of keys that a recipe can set (each kind of section, and each world,
+    counted once; so are those of sampling, which several sections have)."""
     sections: tuple[type[BaseModel], ...] = (
         section,
         World,

@@ -1,4 +1,4 @@
-"""What stages of reinforcement learning can set."""
+"""Settings of stages of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Weighted(Section):
 
 
 def _by_name(rewards: Any) -> Any:
-    """From Python a reward may be given as its class."""
+    """Return the rewards by name: from Python a reward may be given as its class."""
     if not isinstance(rewards, Mapping):
         return rewards
     return {k if isinstance(k, str) else name_of(k): weight for k, weight in rewards.items()}
@@ -59,14 +59,14 @@ OTC = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
 
 
 def _prices_calls(rewards: Any) -> bool:
-    """Tell whether a stage rewards low costs, by what a recipe says of its rewards."""
+    """Return whether a stage rewards low costs, by what a recipe says of its rewards."""
     return isinstance(rewards, Mapping) and any(
         name in OTC and _weight(own) for name, own in rewards.items()
     )
 
 
 def _weight(own: Any) -> Any:
-    """The weight of a reward, as a recipe writes it or as it was read."""
+    """Return the weight of a reward, as a recipe writes it or as it was read."""
     if isinstance(own, Mapping):
         return own.get("weight")
     return own.weight if isinstance(own, Weighted) else own
@@ -211,7 +211,8 @@ class Rl(Stage):
 
     @classmethod
     def _keys_of(cls, algorithm: str) -> Mapping[str, Any]:
-        """Raises PartError for an algorithm that is no mapping of keys of this section."""
+        """Return the keys of an algorithm. Raises PartError for one that is no mapping of keys of
+        this section."""
         keys = find(Kind.ALGORITHM, algorithm)
         if not isinstance(keys, Mapping):
             raise PartError(
@@ -228,7 +229,7 @@ class Rl(Stage):
 
     @model_validator(mode="after")
     def _agree_on_costs(self) -> Self:
-        """Raises ValueError for what OTC could not learn from, and for what only OTC reads."""
+        """Raise ValueError for what OTC could not learn from, and for what only OTC reads."""
         if both := self.priced_rewards.keys() & set(OTC):
             raise ValueError(f"priced_rewards names '{min(both)}', which prices them; remove it")
         if self.prices_calls:
@@ -247,7 +248,7 @@ class Rl(Stage):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Raises ValueError for settings that would do nothing, or not what they say."""
+        """Raise ValueError for settings that would do nothing, or not what they say."""
         if self.llds_coef and self.epochs * self.minibatches == 1:
             raise ValueError(
                 "llds_coef acts from the second optimiser step of a sampling step on: raise"
@@ -277,12 +278,12 @@ class Rl(Stage):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of every reward."""
+        """Weight of every reward."""
         return {n: w if isinstance(w, float) else w.weight for n, w in self.rewards.items()}
 
     @property
     def prices_calls(self) -> bool:
-        """True for a stage that rewards low costs."""
+        """Return whether the stage rewards low costs."""
         return _prices_calls(self.rewards)
 
     @property
@@ -312,11 +313,12 @@ class Rl(Stage):
         return periods(self.budget, budget, self.steps)
 
     def limits_at(self, budget: Limits, number: int) -> Limits:
-        """The budget of rollouts that begin in step `number`, by that of the recipe."""
+        """Return the budget of rollouts that begin in step `number`, by the budget of the
+        recipe."""
         return next(p.limits for p in reversed(self.periods(budget)) if p.begin <= number)
 
     def overlong_span(self, budget: Limits) -> tuple[int, int]:
-        """Limit and cache of the overlong penalty, in tokens of a chain.
+        """Return limit and cache of the overlong penalty, in tokens of a chain.
 
         Raises ValueError for a limit that no chain reaches, and a cache that it has no room for.
         """

@@ -1,4 +1,4 @@
-"""How tokens are sampled, for sections of a recipe that sample without training; how often."""
+"""Settings by which sections of a recipe sample without training, and how often."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ class SamplingConfig(BaseModel):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys of sampling that the recipe itself sets."""
+        """Keys of sampling that the recipe itself sets."""
         values = {key: getattr(self, key) for key in ("temperature", *LIMITS)}
         return {key: value for key, value in values.items() if value is not None}
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the recipe says that it is greedy; what a model recommends is not known here."""
+        """Return whether the recipe asks for greedy sampling; what a model recommends is not known
+        here."""
         usual = self.usual_temperature if self.sampling == "recipe" else 1.0
         return self.given.get("temperature", usual) == 0
 
 
 def decode_keys(keys: Mapping[str, Any], usual: float) -> tuple[float, Truncation]:
-    """The temperature, `usual` where none is given, and the limits. Raises ValueError for limits
-    of greedy sampling."""
+    """Return the temperature, `usual` where none is given, and the limits. Raises ValueError for
+    limits of greedy sampling."""
     temperature = keys.get("temperature", usual)
     truncation = Truncation(**{key: keys[key] for key in LIMITS if key in keys})
     if truncation and not temperature:
@@ -73,7 +74,7 @@ def decode_keys(keys: Mapping[str, Any], usual: float) -> tuple[float, Truncatio
 
 
 def _by_source(samples: Any) -> Any:
-    """One number is that of all questions."""
+    """Return the number of samples by source: a single number is that of all questions."""
     return samples if isinstance(samples, dict) else {DEFAULT: samples}
 
 
@@ -82,8 +83,8 @@ Samples = Annotated[dict[str, PositiveInt], BeforeValidator(_by_source)]
 
 
 def count_samples(samples: Mapping[str, int], task: Task) -> int:
-    """How many samples of a question: by the first key that its split, or the source that its file
-    names, fits, whatever the case of letters; 1 where nothing is said."""
+    """Return the number of samples of a question: by the first key that its split, or the source
+    that its file names, fits, whatever the case of letters; 1 where nothing is said."""
     fitting = (count for key, count in samples.items() if _fits(key, task))
     return next(fitting, samples.get(DEFAULT, 1))
 
@@ -94,7 +95,8 @@ def _fits(key: str, task: Task) -> bool:
 
 
 def sample_notes(samples: Mapping[str, int], tasks: Sequence[Task]) -> list[str]:
-    """What a mapping comes to for these questions; nothing where all have one sample."""
+    """Return notes on what a mapping comes to for these questions; none where all have one
+    sample."""
     if max(samples.values()) == 1:
         return []
     counts = Counter(count_samples(samples, task) for task in tasks)

@@ -50,7 +50,7 @@ class Section(BaseModel):
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a section, as a recipe writes them."""
+    """Return the keys of a section, as a recipe writes them."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
@@ -93,11 +93,14 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     encoder: str | None = None  # folder or hub name of a sentence-transformers model
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
+    failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the calls that fail on purpose
 
     @model_validator(mode="after")
     def _keys_are_of_servers(self) -> Self:
         if self.api_key_env is not None and self.url is None:
             raise ValueError("api_key_env is of a server: set url, or remove api_key_env")
+        if self.failures and self.url is not None:
+            raise ValueError("failures is of the search over an index: remove it, or url")
         return self
 
 
@@ -119,7 +122,7 @@ class Endpoint(Section):
 
 
 class Fold(Section):
-    """When a chain ends in a summary and another one goes on from there."""
+    """Fold of a rollout: a chain ends in a summary, and another one goes on from there."""
 
     at: PositiveInt  # tokens of a chain: after an observation, one with as many is folded
     most: PositiveInt = 8  # folds of a rollout; then its last chain goes on to its end
@@ -137,7 +140,7 @@ _OF_AN_ENDING = {"answer_tokens": "answer", "max_refusals": "tell"}
 
 
 def require_changes(changes: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError for a key that is none of a rollout's budget."""
+    """Return the changes. Raises ValueError for a key that is none of a rollout's budget."""
     for key in changes:
         if key in fields_of(Limits) and key not in OF_A_ROLLOUT:
             raise ValueError(f"{key} is that of the whole run, so set budget.{key}")
@@ -151,7 +154,7 @@ BudgetChanges = Annotated[dict[str, Any], AfterValidator(require_changes)]
 
 
 class Limits(Section):
-    """What one trajectory may spend, and what one call may."""
+    """Limits on what one trajectory may spend, and on what one call may."""
 
     max_calls: PositiveInt = 6  # attempts that were no proper call included
     turn_tokens: PositiveInt = 256
@@ -187,8 +190,8 @@ class Limits(Section):
         return self
 
     def changed(self, changes: dict[str, Any]) -> Limits:
-        """The budget with other values of some keys, inside of `fold` too. Raises ValueError for a
-        wrong one, and for values that do not agree."""
+        """Return the budget with other values of some keys, inside of `fold` too. Raises ValueError
+        for a wrong one, and for values that do not agree."""
         keys = self.model_dump() | changes
         for key, ending in _OF_AN_ENDING.items():
             if keys["at_limit"] != ending and key not in changes:
@@ -227,7 +230,7 @@ class Optim(Section):
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
 
     def warmup_steps(self, steps: int) -> int:
-        """Steps before the full rate, in a stage of `steps`."""
+        """Return the number of steps before the full rate, in a stage of `steps`."""
         return round(self.warmup * steps) if self.warmup < 1 else int(self.warmup)
 
 
@@ -305,19 +308,19 @@ class Evaluation(SamplingConfig):
 
     @property
     def max_samples(self) -> int:
-        """The most samples that a question may have."""
+        """Highest number of samples that a question may have."""
         return max(self.samples.values())
 
     def samples_of(self, task: Task) -> int:
-        """How many samples of a question are drawn."""
+        """Return the number of samples of a question."""
         return count_samples(self.samples, task)
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """How many questions of which split, the leading one first; None: all."""
+        """Number of questions of each split, the leading one first; None: all."""
         return {**self.splits, **{name: None for name in self.tasks if name not in self.splits}}
 
     @property
     def leading(self) -> str:
-        """The split that a report's headline is of: the first one with questions."""
+        """Split that a report's headline is of: the first one with questions."""
         return next(name for name, size in self.sizes.items() if size != 0)

@@ -1,4 +1,4 @@
-"""What a tool and its arguments are called: `find`, or `find(text, most)`."""
+"""Names of a tool and its arguments: `find`, or `find(text, most)`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ SIGNATURE = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s
 
 
 class Signature(NamedTuple):
-    """`arguments` are in the tool's order; those that are not named keep their own names."""
+    """Signature whose `arguments` are in the tool's order; those that are not named keep their own
+    names."""
 
     name: str
     arguments: tuple[str, ...]
 
 
 def read_signature(text: str) -> Signature:
-    """Raises ValueError for what is no signature."""
+    """Read a signature. Raises ValueError for what is no signature."""
     found = SIGNATURE.fullmatch(text)
     if found is None:
         raise ValueError(f"'{text}' is no name of a tool: write it as in find, or find(text)")

@@ -1,4 +1,4 @@
-"""What the stages of a recipe can set."""
+"""Settings of the stages of a recipe."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ StageKind = Literal["supervised", "rl"]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a stage keeps in memory beside the model that it trains: how many models of its size are
-    trained with it, how many are only read (those that simulate sample too; a reference is the
-    model as the stage begins), how many rollouts have their keys and values kept, and how many
-    copies of a piece's logits there are beside the usual ones. If it `overlaps`, it trains while a
-    copy of the model samples.
-    """
+    """Memory of a stage beside the model that it trains: how many models of its size are trained
+    with it, how many are only read (those that simulate sample too; a reference is the model as the
+    stage begins), how many rollouts have their keys and values kept, and how many copies of a
+    piece's logits there are beside the usual ones. If it `overlaps`, it trains while a copy of the
+    model samples."""
 
     critics: int = 0
     frozen: int = 0
@@ -34,7 +33,8 @@ class Footprint:
 
 
 class Stage(Section):
-    """What every stage of training has. The settings of a stage type are a subclass with its keys.
+    """Settings that every stage of training has. The settings of a stage type are a subclass with
+    its keys.
 
     The properties tell what others need to know of a stage without knowing its type.
     """
@@ -51,12 +51,12 @@ class Stage(Section):
 
     @property
     def trained_authors(self) -> tuple[str, ...]:
-        """Whose tokens are trained; see `types.Author`."""
+        """Authors whose tokens are trained; see `types.Author`."""
         return ("policy",)
 
     @property
     def graders(self) -> set[str]:
-        """The rewards that grade every rollout, and the one that says which answers are right."""
+        """Rewards that grade every rollout, and the one that tells which answers are right."""
         return set()
 
     @property
@@ -71,13 +71,13 @@ class Stage(Section):
 
     @property
     def rollout_steps(self) -> dict[str, int]:
-        """How many steps it samples with real, simulated or mixed observations."""
+        """Number of steps that it samples with real, simulated or mixed observations."""
         return {}
 
     @property
     def simulation_temperatures(self) -> tuple[float, float] | None:
-        """Those of the policy and of its simulator where observations are simulated; None where
-        they never are."""
+        """Temperatures of the policy and of its simulator where observations are simulated; None
+        where they never are."""
         return None
 
     @property
@@ -85,8 +85,8 @@ class Stage(Section):
         return Footprint()
 
     def periods(self, budget: Limits) -> tuple[Period, ...]:
-        """Of a stage that samples, the budgets of its rollouts in their order, made of that of the
-        recipe; at least one."""
+        """Return the budgets of the rollouts of a stage that samples, in their order, made of that
+        of the recipe; at least one."""
         return ()
 
 
@@ -106,7 +106,7 @@ class Supervised(Stage):
         return self
 
     def steps_over(self, examples: int) -> int:
-        """How many steps the stage has with so many examples."""
+        """Return the number of steps of the stage with so many examples."""
         return self.steps or ceil((self.epochs or 1.0) * examples / self.batch)
 
 

@@ -14,14 +14,15 @@ from fieldcraft.config.sections import Rate
 
 
 def is_openai(url: str) -> bool:
-    """Whether a url is of OpenAI itself, which takes fewer keys than servers of open models."""
+    """Return whether a url is that of OpenAI itself, which takes fewer keys than servers of open
+    models."""
     return urlsplit(url).hostname == "api.openai.com"
 
 
 class Teacher(SamplingConfig):
-    """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
-    checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the model
-    of every seat; without a model, the team is that of the world."""
+    """Teacher that shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else
+    the checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the
+    model of every seat; without a model, the team is that of the world."""
 
     usual_temperature: ClassVar[float] = 0.7
 
@@ -55,7 +56,7 @@ class Teacher(SamplingConfig):
         return self
 
     def seat(self, name: str) -> Teacher:
-        """The settings of the model in a seat."""
+        """Return the settings of the model in a seat."""
         shared = self.model_dump(exclude={"team", "seats"})
         own = self.seats.get(name, {})
         for key in own:

@@ -57,7 +57,7 @@ def write_demonstrations(
 
 
 def read_pairs(path: Path) -> tuple[list[StepPair], Counter[str]]:
-    """Pairs of steps, and why others of the file were left out.
+    """Return the pairs of steps, and why others of the file were left out.
 
     Only the first step of a side is taken: up to its first query, or to its answer.
 
@@ -115,7 +115,7 @@ def write_pairs(
 
 
 def _values(record: Record, where: str) -> tuple[str, str, str]:
-    """(prompt and shared text, chosen, rejected)."""
+    """Return (prompt and shared text, chosen, rejected)."""
     match record:
         case {
             "conversation": [*_, {"from": "human", "value": str(begun)}],
@@ -143,7 +143,7 @@ def _first_step(text: str) -> tuple[Step, ...]:
 
 
 def _gap(before: Sequence[Step], side: Sequence[Step]) -> str:
-    """The white space between a thought that is not finished and how it goes on."""
+    """Return the white space between a thought that is not finished and how it goes on."""
     if not _ends_open(before):
         return ""
     return " " if isinstance(side[0], Thought) else "\n"
@@ -161,7 +161,7 @@ def _question(task: Task) -> Record:
 
 
 def _written(steps: Sequence[Step]) -> str:
-    """The text of some steps. Raises Malformed if it could not be read back."""
+    """Return the text of some steps. Raises Malformed if it could not be read back."""
     whole = _normal(steps)
     if any(isinstance(step, Action) and step.arguments.keys() != {"query"} for step in whole):
         raise Malformed("another tool than search")
@@ -191,7 +191,7 @@ def _ends_open(steps: Sequence[Step]) -> bool:
 
 
 def _normal(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Steps without white space around their text, neighbouring thoughts joined."""
+    """Return the steps without white space around their text, neighbouring thoughts joined."""
     found: list[Step] = []
     for kind, group in groupby(steps, key=type):
         if kind is Thought:

@@ -14,7 +14,7 @@ from fieldcraft.data.records import Malformed, Record
 
 
 def readable_record(record: Record) -> Record:
-    """A record of BrowseComp with its texts, and its topic as `level`; any other as it is.
+    """Return a record of BrowseComp with its texts, and its topic as `level`; any other as it is.
 
     Raises Malformed for texts that the canary does not open.
     """
@@ -34,7 +34,7 @@ def readable_record(record: Record) -> Record:
 
 
 def opened(text: str, canary: str) -> str:
-    """The plain text of an encrypted one. Raises ValueError where it is none."""
+    """Return the plain text of an encrypted one. Raises ValueError where it is none."""
     key = cycle(hashlib.sha256(canary.encode()).digest())
     secret = base64.b64decode(text, validate=True)
     return bytes(byte ^ mask for byte, mask in zip(secret, key, strict=False)).decode()

@@ -27,7 +27,7 @@ class Misfit(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How the cells of a file are separated, and whether they may be quoted."""
+    """Separation of the cells of a file, and whether they may be quoted."""
 
     separator: str
     quoted: bool
@@ -43,7 +43,8 @@ class _Layout(NamedTuple):
         return re.fullmatch(table, text) is not None
 
     def lines(self, text: str) -> Iterator[range]:
-        """The numbers of the lines of each row, from 1. Lines without anything are no rows."""
+        """Yield the numbers of the lines of each row, from 1. Lines without anything are no
+        rows."""
         row = rf"(?:{self.cell}{self.separator})*+{self.cell}(?:\r\n?|\n|\Z)"
         number = 1
         for found in re.finditer(row, text):
@@ -57,8 +58,8 @@ _CSV, _TSV, _UNQUOTED = _Layout(",", True), _Layout("\t", True), _Layout("\t", F
 
 
 def rows_of_cells(path: Path, kind: str) -> Iterator[dict[str, str] | Misfit]:
-    """The rows of a .csv or .tsv file, of which a part at a time becomes objects. A CSV has no
-    types: a guess would make 7 of the answer 007, and a date of 2009-01-03.
+    """Yield the rows of a .csv or .tsv file; only a part of them at a time becomes objects. A CSV
+    has no types: a guess would make 7 of the answer 007, and a date of 2009-01-03.
 
     Raises ValueError, or what pyarrow raises, for a file that is not understood.
     """
@@ -116,7 +117,7 @@ def _table(
     columns: Sequence[str] | None,
     misfits: list[pyarrow.csv.InvalidRow],
 ) -> pyarrow.Table:
-    """The rows that fit, each cell a text; the others are added to `misfits`."""
+    """Return the rows that fit, each cell a text; the others are added to `misfits`."""
 
     def leave_out(row: pyarrow.csv.InvalidRow) -> str:
         misfits.append(row)
@@ -142,7 +143,7 @@ def _table(
 
 
 def _refuse_names(names: Sequence[str], layout: _Layout) -> None:
-    """Raises ValueError for columns that another sign separates, and for two of one name."""
+    """Raise ValueError for columns that another sign separates, and for two of one name."""
     other = next((sign for sign in ";\t|" if sign in names[0]), None)
     if layout.separator == "," and len(names) == 1 and other is not None:
         raise ValueError(f"its columns are separated by {other!r} and not by commas")

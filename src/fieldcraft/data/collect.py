@@ -77,7 +77,7 @@ class Collection:
         return attempts[-1].right is True or len(attempts) >= self.settings.tries
 
     def demonstrates(self, job: Job) -> bool:
-        """Whether the last attempt of a job is a demonstration."""
+        """Return whether the last attempt of a job is a demonstration."""
         attempts = self.journal.of(job)
         return job.own and bool(attempts) and outcome(attempts[-1], job) == RIGHT
 
@@ -126,7 +126,8 @@ class Collection:
         failures.judge(failed, of=self.journal.tried)
 
     def _wanted(self, jobs: Sequence[Job], tally: Tally) -> Sequence[Job]:
-        """The jobs of a question that are needed beside what earlier questions have given."""
+        """Return the jobs of a question that are needed beside what earlier questions have
+        given."""
         if len(jobs) > 1 and tally.wants("acting", "thinking"):
             return jobs
         return jobs[:1] if tally.wants(jobs[0].way) else []
@@ -141,8 +142,8 @@ class Collection:
                 tally.add(kind_of(pair))
 
     async def _try(self, job: Job, teacher: Teacher, grader: Grader, failures: Failures) -> None:
-        """Attempts of one job until it is done, or one fails. That a job fails which failed before
-        says little of the teacher, so it is judged only in the end."""
+        """Attempt one job until it is done, or until an attempt fails. A failure of a job that
+        failed before says little of the teacher, so it is judged only in the end."""
         before = self.journal.of(job)
         again = bool(before) and before[-1].failed
         while not self.done(job):
@@ -160,15 +161,15 @@ class Collection:
     # -- what came of it ------------------------------------------------------------------------
 
     def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
-        """Right answers to the questions of a half, as many as are wanted; with tools, those that
-        used one."""
+        """Return right answers to the questions of a half, as many as are wanted; with tools, those
+        that used one."""
         shown = (job for job in self.jobs if job.way is way and self.demonstrates(job))
         ended = ((job, self.journal.of(job)[-1]) for job in shown)
         most = self.settings.targets[way]
         return [(with_meta(job, attempt), attempt.steps) for job, attempt in islice(ended, most)]
 
     def rejected(self) -> list[tuple[Task, Sequence[Step]]]:
-        """Every attempt that is not right, with the reason."""
+        """Return every attempt that is not right, with the reason."""
         found: list[tuple[Task, Sequence[Step]]] = []
         for job in self.jobs:
             for attempt in self.journal.of(job):
@@ -178,7 +179,7 @@ class Collection:
         return found
 
     def pairs(self, teacher: Teacher) -> tuple[list[StepPair], Counter[str]]:
-        """All pairs there are, and how many questions gave none for which reason."""
+        """Return all pairs there are, and how many questions gave none for which reason."""
         found: list[StepPair] = []
         reasons = Counter[str]()
         for jobs in self.rounds:
@@ -193,7 +194,7 @@ class Collection:
         return found, reasons
 
     def _pairs_of(self, task: Task, teacher: Teacher) -> tuple[Sequence[StepPair], str]:
-        """The pairs of a question that was tried both ways, or why there are none."""
+        """Return the pairs of a question that was tried both ways, or why there are none."""
         attempts = [self.journal.of(Job(task, way, own=False)) for way in (Way.COT, Way.COA)]
         pairs = teacher.pairs(task, *attempts)
         return ([], pairs) if isinstance(pairs, str) else (pairs, "")
@@ -236,7 +237,7 @@ class Collection:
 
 
 def outcome(attempt: Attempt, job: Job) -> str:
-    """RIGHT, or why an attempt is not kept."""
+    """Return RIGHT, or why an attempt is not kept."""
     if attempt.end is not End.ANSWERED:
         return attempt.end.value
     if attempt.right is None:
@@ -248,8 +249,8 @@ def outcome(attempt: Attempt, job: Job) -> str:
 
 
 def with_meta(job: Job, attempt: Attempt, **known: str) -> Task:
-    """The question with what is known of an attempt: its way, the verdict and, of a team, the use
-    of seats."""
+    """Return the question with what is known of an attempt: its way, the verdict and, of a team,
+    the use of seats."""
     known |= {"way": job.way.value}
     meta = job.task.meta | known | {VERDICT: attempt.right} | of_seats(attempt.seats)
     return replace(job.task, meta=meta)

@@ -10,8 +10,9 @@ _TRUTH = ("true", "false", "yes", "no")
 
 
 def with_passage(record: Record, question: str) -> str:
-    """The question with its passage before it, as readers of BoolQ and RACE show it. The text
-    beside another question, such as SQuAD's, is where a search finds the answer: it stays out."""
+    """Return the question with its passage before it, as readers of BoolQ and RACE show it. The
+    text beside another question, such as SQuAD's, is where a search finds the answer: it stays
+    out."""
     passage = first(record, _BESIDE_OPTIONS) if options_of(record) else None
     if passage is None and str(record.get("answer")).strip().lower() in _TRUTH:
         passage = record.get("passage")

@@ -32,7 +32,7 @@ NO_GUESS = "no wrong answer to reject"
 
 
 def contrast(task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> StepPair | str:
-    """The pair of a question, or why there is none.
+    """Return the pair of a question, or why there is none.
 
     Args:
         task: the question.
@@ -58,7 +58,8 @@ def contrast(task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt])
 
 
 def split(steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-    """(what was thought before, the sentence that leads to the first action and that action)."""
+    """Return (what was thought before, the sentence that leads to the first action and that
+    action)."""
     first = next(i for i, step in enumerate(steps) if isinstance(step, Action))
     thought = " ".join(s.text for s in steps[:first] if isinstance(s, Thought)).strip()
     ends = [found for found in SENTENCE_END.finditer(thought) if found.end() < len(thought)]
@@ -69,7 +70,8 @@ def split(steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
 
 
 def with_share(pairs: Sequence[StepPair], share: float) -> list[StepPair]:
-    """The pairs, of those that choose thinking only as many, the first ones, as make up `share`."""
+    """Return the pairs. Of those that choose thinking only the first ones stay, as many as make up
+    `share`."""
     acting = sum(pair.acts for pair in pairs)
     room = int(share / (1 - share) * acting + 1e-9)
     kept = []

@@ -14,6 +14,7 @@ import numpy as np
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.records import Malformed, Record, kind_of, of_line, readable_records, records
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.jsonl import json_lines, write_json_lines
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
@@ -41,7 +42,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path, max_left_out: float = MAX_LEFT_OUT) -> None:
-        self.path = path
+        self.path = local_file(path)
         self._max_left_out = max_left_out
 
     @cached_property
@@ -62,8 +63,8 @@ class Corpus:
         ]
 
     def ensure(self, out: Path) -> Path:
-        """A corpus that `build_index` takes: the file itself if it is one, else `out`, which is
-        written from it. A paragraph that comes again is written once."""
+        """Return a corpus that `build_index` takes: the file itself if it is one, else `out`, which
+        is written from it. A paragraph that comes again is written once."""
         if not self.left_out and self._is_plain:
             return self.path
         understood = self._understood(LeftOut(self.path))
@@ -80,15 +81,16 @@ class Corpus:
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether the file has a passage in each line, as the first record tells that holds any."""
+        """Return whether the file has a passage in each line, as the first record tells that holds
+        any."""
         first = (record for _, record in islice(readable_records(self.path), _FIRST))
         known = next((r for r in first if is_passage(r) or r.keys() & _HOLDERS), {})
         alone = is_passage(known) and "question" not in known
         return alone and kind_of(self.path) == ".jsonl"
 
     def _understood(self, left_out: LeftOut) -> Iterator[list[Paragraph]]:
-        """The paragraphs of each record that is understood; the others are counted, as are those
-        with the id of an earlier one."""
+        """Yield the paragraphs of each record that is understood; the others are counted, as are
+        those with the id of an earlier one."""
         seen: dict[str, str] = {}  # where ids that come again come first
         for where, found in self._found():
             if not isinstance(found, list):
@@ -125,7 +127,7 @@ def _with_id_of_another(own: str, before: str, example: str) -> Malformed:
 
 
 def _passages(path: Path) -> Found:
-    """The passage of every line. Its id defaults to the number of the line minus one."""
+    """Return the passage of every line. Its id defaults to the number of the line minus one."""
     for number, found in json_lines(path):
         where, record = f"{path}, line {number}", of_line(found)
         if isinstance(record, Malformed):
@@ -141,7 +143,7 @@ def _passages(path: Path) -> Found:
 
 
 def _paragraphs(path: Path) -> Found:
-    """The paragraphs of every record, repetitions included."""
+    """Return the paragraphs of every record, repetitions included."""
     for where, record in records(path):
         if isinstance(record, Malformed):
             yield where, (record, "")
@@ -162,7 +164,8 @@ _DPR = ("ctxs", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
 
 
 def _of_record(record: Record) -> Iterator[Paragraph]:
-    """Paragraphs of one record. Raises TypeError, ValueError or KeyError for another one."""
+    """Yield the paragraphs of one record. Raises TypeError, ValueError or KeyError for another
+    one."""
     match record:
         case {"context": str(text)}:  # SQuAD on the hub
             yield None, str(record.get("title") or ""), text

@@ -76,7 +76,7 @@ class EvaluationQuestions:
 
 
 class _SimilarQuestions:
-    """Finds questions with a shared answer whose Jaccard similarity is SIMILARITY or more."""
+    """Finder of questions with a shared answer whose Jaccard similarity is SIMILARITY or more."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -108,7 +108,7 @@ class _SimilarQuestions:
 
 
 class _ReorderedQuestions:
-    """Finds questions with a shared answer of the same LONG words or more in another order."""
+    """Finder of questions with a shared answer of the same LONG words or more in another order."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._by_words = defaultdict[tuple[str, ...], list[Task]](list)
@@ -127,7 +127,7 @@ def _sorted_words(task: Task) -> tuple[str, ...]:
 
 
 class _HeldQuestions:
-    """Finds questions that hold another one of LONG words or more as a whole."""
+    """Finder of questions that hold another one of LONG words or more as a whole."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._by_begin = defaultdict[tuple[str, ...], list[tuple[list[str], Task]]](list)

@@ -23,9 +23,9 @@ _CLOSING = re.compile(r"(?:all|none|both|neither)\b.*\b(?:above|these)\b", re.IG
 
 
 def with_distractors(record: Record) -> Record:
-    """A record with its right and its wrong answers as `options`, and the letter of the right one
-    as `answerKey`; any other record as it is. Raises Malformed where a wrong answer is the right
-    one."""
+    """Return a record with its right and its wrong answers as `options`, and the letter of the
+    right one as `answerKey`; any other record as it is. Raises Malformed where a wrong answer is
+    the right one."""
     if any(record.get(key) for key in OPTIONS):
         return record
     right = [value for key, value in record.items() if _RIGHT.fullmatch(key.strip())]
@@ -50,8 +50,8 @@ def _names_answers(key: str) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
-    """An answer, or several in a list, which may be written as text, as texts; nothing of what is
-    missing."""
+    """Return an answer, or several in a list, which may be written as text, as texts; nothing of
+    what is missing."""
     listed = items_in(value) if isinstance(value, str) else value
     given = listed if isinstance(listed, list) else [value]
     known = (one for one in given if isinstance(one, str | int | float) and one == one)

@@ -43,7 +43,7 @@ def shingles(plain: str) -> set[str]:
 
 
 class Alike:
-    """Tells whether a text is like one that it met before.
+    """Memory of texts, which tells whether a text is like one that it met before.
 
     `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, of the words of a text
     and, behind them, its signs of mathematics. It is estimated (Broder 1997): texts near the
@@ -58,7 +58,7 @@ class Alike:
         self._same = set[str]()  # the estimate finds equal texts with certainty; this is faster
 
     def met(self, text: str) -> bool:
-        """Whether a text like this one was met; from now on this one was, too."""
+        """Return whether a text like this one was met; from now on this one was, too."""
         plain = normal_form(text)
         if plain in self._same:
             return True

@@ -51,13 +51,14 @@ class Chain(NamedTuple):
 
     @property
     def interactions(self) -> int:
-        """How many agents and tools were at work: calls, and blocks of all roles but thinking,
-        which stands before each of them."""
+        """Return how many agents and tools were at work: calls, and blocks of all roles but
+        thinking, which stands before each of them."""
         return len(self.calls) + sum(role is not Role.THINK for role, _ in self.blocks)
 
     @property
     def hops(self) -> int:
-        """How often the chain went to its tools and came back: the calls of one turn are one."""
+        """Return how often the chain went to its tools and came back: the calls of one turn are
+        one."""
         acts = [isinstance(step, Action) for step in self.steps]
         return sum(act and not before for before, act in pairwise([False, *acts]))
 
@@ -72,7 +73,8 @@ class Chain(NamedTuple):
 
     @property
     def corrects(self) -> bool:
-        """Whether a check failed on the way: a double check below PASSING, or a poor grade."""
+        """Return whether a check failed on the way: a double check below PASSING, or a poor
+        grade."""
         return any(
             (role is Role.CHECK and (score_of(text) or PASSING) < PASSING)
             or (role is Role.REFLECT and POOR.lower() in grades_of(text).values())
@@ -81,13 +83,13 @@ class Chain(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Everything in it."""
+        """Text of everything in the chain."""
         return f"{self.task.question}\n{step_records(self.steps)}"
 
 
 @dataclass(frozen=True)
 class FilterContext:
-    """What a rule may know beside the chain. `draw` is a random number from 0 to 1, which follows
+    """Knowledge of a rule beside the chain. `draw` is a random number from 0 to 1, which follows
     from the seed, the rule and the chain alone."""
 
     dialect: Dialect
@@ -95,12 +97,12 @@ class FilterContext:
     draw: float = 0.0
 
     async def verdict(self, chain: Chain) -> bool | None:
-        """Whether the answer is right; None where that cannot be told."""
+        """Return whether the answer is right; None where that cannot be told."""
         return await self.grader.right(*chain)
 
 
 class Verdict(NamedTuple):
-    """How many times a chain is kept, and the reason where that is not once."""
+    """Number of times that a chain is kept, and the reason where that is not once."""
 
     keep: int
     reason: str = ""
@@ -113,7 +115,8 @@ Rule = Callable[[Chain, FilterContext], Told | Awaitable[Told]]
 
 @dataclass(frozen=True)
 class Filtered:
-    """What is kept, repetitions side by side; what is not, with rule and reason; and the counts."""
+    """Chains that are kept, repetitions side by side; those that are not, with rule and reason; and
+    the counts."""
 
     kept: list[Chain]
     dropped: list[tuple[Chain, str, str]]
@@ -132,7 +135,7 @@ def _example(chain: Chain, rule: str = "", reason: str = "") -> Example:
 
 
 def make_rule(name: str, settings: Mapping[str, Any]) -> Rule:
-    """The rule of a name. Raises UserError for an unknown name or setting, for a file of the
+    """Return the rule of a name. Raises UserError for an unknown name or setting, for a file of the
     settings that is not there, and for something that is no rule."""
     part = find(Kind.FILTER, name)
     if inspect.isfunction(part) and len(inspect.signature(part).parameters) == 2:
@@ -204,7 +207,7 @@ async def _judged(name: str, rule: Rule, chain: Chain, context: FilterContext) -
 
 
 def profile(chains: Sequence[Chain]) -> dict[str, float]:
-    """Figures of a set of chains, for its card."""
+    """Return the figures of a set of chains, for its card."""
     count = max(len(chains), 1)
     return {
         "chains": len(chains),

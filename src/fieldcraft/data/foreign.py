@@ -27,12 +27,12 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def open_packed(path: Path) -> IO[bytes]:
-    """A file, unpacked if its name ends in .gz."""
+    """Open a file, unpacked if its name ends in .gz."""
     return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises UserError for a spreadsheet, an archive, and a text in UTF-16 or UTF-32."""
+    """Raise UserError for a spreadsheet, an archive, and a text in UTF-16 or UTF-32."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(_ZIP) and any(name in head for name in _OF_OFFICE):
@@ -45,7 +45,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def refuse_other_encoding(path: Path) -> None:
-    """Raises UserError for a text that is not written in UTF-8."""
+    """Raise UserError for a text that is not written in UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_packed(path) as file:
         try:
@@ -60,7 +60,7 @@ def refuse_other_encoding(path: Path) -> None:
 
 
 def _wide(head: bytes) -> str:
-    """The encoding of a text whose characters have two bytes or four, "" for another one."""
+    """Return the encoding of a text whose characters have two bytes or four, "" for another one."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
     if head.startswith(_UTF16):

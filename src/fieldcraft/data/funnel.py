@@ -1,4 +1,4 @@
-"""What became of data on its way: how many each rule left, why, and examples. The data card's."""
+"""Funnel of data on its way: how many each rule left, why, and examples. The data card holds it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Card:
     examples: Sequence[Example] = ()
 
     def record(self) -> dict[str, Any]:
-        """As JSON values: the content of card.json."""
+        """Return the card as JSON values: the content of card.json."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def few(examples: Sequence[Example]) -> list[Example]:
-    """The first EXAMPLES of each rule and reason, in their order."""
+    """Return the first EXAMPLES of each rule and reason, in their order."""
     found: dict[tuple[str, str], list[Example]] = {}
     for example in examples:
         found.setdefault((example.rule, example.reason), []).append(example)

@@ -41,8 +41,8 @@ def given_questions(given: object, max_left_out: float = MAX_LEFT_OUT) -> Questi
 
 
 def _rows(given: object) -> Iterator[object]:
-    """The rows of a table, or the elements of an iterable. pandas and datasets are not imported:
-    only who has them can give their objects."""
+    """Yield the rows of a table, or the elements of an iterable. pandas and datasets are not
+    imported: only who has them can give their objects."""
     if isinstance(given, Mapping):
         splits = [key for key, part in given.items() if hasattr(part, "column_names")]
         if splits:
@@ -60,7 +60,7 @@ def _rows(given: object) -> Iterator[object]:
 
 
 def _rows_of_pandas(table: Any) -> Iterator[Record]:
-    """The rows as plain values of Python, without cells that are empty."""
+    """Yield the rows as plain values of Python, without cells that are empty."""
     try:
         written = table.to_json(orient="records", date_format="iso")
     except (ValueError, TypeError, OverflowError) as error:
@@ -73,7 +73,7 @@ def _rows_of_pandas(table: Any) -> Iterator[Record]:
 
 
 def _record(number: int, row: object) -> tuple[str, Record]:
-    """A record as a file would hold it, and where it stands."""
+    """Return a record as a file would hold it, and where it stands."""
     where = f"record {number} of {GIVEN}"
     if not isinstance(row, Mapping):
         raise UserError(f"{where} is {shown(row)}: {_FORMS}.")
@@ -88,7 +88,7 @@ def _record(number: int, row: object) -> tuple[str, Record]:
 
 
 def _plain(value: object) -> object:
-    """Numbers and arrays of numpy as those of Python."""
+    """Return the numbers and arrays of numpy as those of Python."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{shown(value)} is a {type(value).__name__}")

@@ -40,7 +40,7 @@ _SEEN = ("image", "images", "audio", "video")  # what belongs to a question and 
 
 
 def answers_of(record: Record, where: str) -> tuple[str, ...]:
-    """All accepted answers, each once, in order. Raises UserError where there is none."""
+    """Return all accepted answers, each once, in order. Raises UserError where there is none."""
     try:
         return required_answers(record)
     except Malformed as error:
@@ -48,7 +48,7 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
 
 
 def required_answers(record: Record) -> tuple[str, ...]:
-    """The same; raises Malformed where there is none."""
+    """Return the answers of `answers_of`; raises Malformed where there is none."""
     if answers := accepted_answers(record):
         return answers
     raise Malformed(
@@ -58,9 +58,9 @@ def required_answers(record: Record) -> tuple[str, ...]:
 
 
 def accepted_answers(record: Record) -> tuple[str, ...]:
-    """The accepted answers that a record has, maybe none. Of options it is the right one, with its
-    letter where the question shows them. Raises Malformed for values that are no texts, and where
-    it is open which option is right."""
+    """Return the accepted answers that a record has, maybe none. Of options it is the right one,
+    with its letter where the question shows them. Raises Malformed for values that are no texts,
+    and where it is open which option is right."""
     listed = next((given for key in ANSWERS if (given := _listed(record.get(key), key))), [])
     if not listed and isinstance(reward := record.get("reward_model"), dict):
         listed = answers_of_verl(reward.get("ground_truth"))
@@ -82,7 +82,8 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
 
 
 def _text(answer: str | float) -> str:
-    """An answer as text. A table makes 3.0 of 3 where another row of the column has nothing."""
+    """Return an answer as text. A table makes 3.0 of 3 where another row of the column has
+    nothing."""
     whole = isinstance(answer, float) and answer.is_integer()
     return f"{answer:.0f}" if whole else str(answer).strip()
 
@@ -108,7 +109,7 @@ def is_declared_wrong(record: Record) -> bool:
 
 
 def refuse_unseen_parts(record: Record) -> None:
-    """Raises Malformed for a question about something that is no text: an image, as in HLE and
+    """Raise Malformed for a question about something that is no text: an image, as in HLE and
     geometry, or a file, as in GAIA."""
     keys = (*_SEEN, "file_name") if "Final answer" in record else _SEEN
     for key in keys:
@@ -118,8 +119,8 @@ def refuse_unseen_parts(record: Record) -> None:
 
 
 def _listed(given: Any, key: str) -> list[Any]:
-    """The answers under a key: a list, one answer, or a list that is written as text. A list of
-    numbers in text is a list only under a key of several answers: it may be an answer itself."""
+    """Return the answers under a key: a list, one answer, or a list that is written as text. A list
+    of numbers in text is a list only under a key of several answers: it may be an answer itself."""
     match given:
         case None | "":
             return []
@@ -154,7 +155,7 @@ def _listed(given: Any, key: str) -> list[Any]:
 
 
 def answers_of_verl(given: Any) -> list[Any]:
-    """The answers in a ground truth of verl, none where it holds tests."""
+    """Return the answers in a ground truth of verl, none where it holds tests."""
     truth = ground_truth(given)
     if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
         truth = truth["target"]
@@ -172,8 +173,8 @@ def _are_tests(truth: str | dict[str, Any] | list[Any]) -> bool:
 
 
 def joined_answers(answers: Sequence[str]) -> str:
-    """Answers as one text, as AutoCoA's files have them. A single one that reads as something else
-    ends with the separator."""
+    """Return the answers as one text, as AutoCoA's files have them. A single one that reads as
+    something else ends with the separator."""
     joined = _SPLIT.join(answers)
     plain = len(answers) != 1 or answers_of_verl(joined) == [*answers]
     return joined if plain else joined + _SPLIT

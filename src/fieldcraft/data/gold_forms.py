@@ -128,13 +128,13 @@ FORMS: Sequence[Form] = (
 
 
 def form_of(gold: str) -> Form | None:
-    """The form of a gold answer, None for plain text."""
+    """Return the form of a gold answer, None for plain text."""
     return next((form for form in FORMS if form.fits(gold.strip())), None)
 
 
 def plausible(gold: str) -> list[str]:
-    """Answers that say the same, as people and models write them: with an article, a bracket, a
-    unit, in LaTeX, in another format of numbers, in a sentence."""
+    """Return the answers that say the same, as people and models write them: with an article, a
+    bracket, a unit, in LaTeX, in another format of numbers, in a sentence."""
     gold = gold.strip()
     ways = ["{}.", "({})", "**{}**", "\\boxed{{{}}}", "The answer is {}."]
     if is_option(gold):

@@ -12,13 +12,13 @@ from fieldcraft.types import Reward, Step, Task
 
 @dataclass(frozen=True)
 class Grader:
-    """Grades steps by `correct`, the reward that says which answers are right."""
+    """Grader of steps by `correct`, the reward that says which answers are right."""
 
     correct: Reward
 
     async def right(self, task: Task, steps: Sequence[Step]) -> bool | None:
-        """Whether the answer that steps end in is right; without an answer it is not, and None is
-        for what nothing can grade. Raises UserError as `Rubric.score` does."""
+        """Return whether the answer that steps end in is right; without an answer it is not, and
+        None is for what nothing can grade. Raises UserError as `Rubric.score` does."""
         trajectory = as_trajectory(task, steps)
         if trajectory.answer is None:
             return False

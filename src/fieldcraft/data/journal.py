@@ -59,12 +59,12 @@ class Journal:
                 self._remember(record["id"], Way(record["way"]), attempt)
 
     def of(self, job: Job) -> list[Attempt]:
-        """The attempts of a job, in their order; only the last can be one that failed."""
+        """Return the attempts of a job, in their order; only the last can be one that failed."""
         return self.attempts.get((job.task.id, job.way), [])
 
     @property
     def seats(self) -> dict[str, SeatUse]:
-        """What each seat of a team used in all attempts."""
+        """Return what each seat of a team used in all attempts."""
         total: dict[str, SeatUse] = {}
         for attempt in chain.from_iterable(self.attempts.values()):
             for name, use in attempt.seats.items():
@@ -98,7 +98,7 @@ class Journal:
 
 
 def of_seats(seats: Mapping[str, SeatUse]) -> Record:
-    """What each seat of a team used, as JSON values; nothing without a team."""
+    """Return what each seat of a team used, as JSON values; nothing without a team."""
     records = {
         name: {"requests": use.requests, "seconds": round(use.seconds, 3), **asdict(use.usage)}
         for name, use in seats.items()
@@ -107,7 +107,7 @@ def of_seats(seats: Mapping[str, SeatUse]) -> Record:
 
 
 def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
-    """The inverse of `of_seats`, for its value."""
+    """Read what `of_seats` wrote under its key."""
     seats = {}
     for name, record in records.items():
         usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
@@ -116,7 +116,7 @@ def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
 
 
 class Failures:
-    """How many attempts failed, and whether that is too many."""
+    """Number of attempts that failed, and whether that is too many."""
 
     def __init__(self, most: float) -> None:
         self.most = most
@@ -125,7 +125,8 @@ class Failures:
         self.cause = ""
 
     def count(self, attempt: Attempt, again: bool) -> None:
-        """Raises UserError if more than the share of all that were counted failed."""
+        """Count an attempt. Raises UserError if more than the share of all that were counted
+        failed."""
         if attempt.failed:
             self.cause = f"{attempt.end}: {attempt.detail}".rstrip(".")
         if not again:
@@ -134,7 +135,7 @@ class Failures:
             self.judge(self.failed, of=max(self.attempts, LEAST_ATTEMPTS))
 
     def judge(self, failed: int, of: int) -> None:
-        """Raises UserError if more than the share of `of` attempts failed."""
+        """Raise UserError if more than the share of `of` attempts failed."""
         if failed > self.most * of:
             raise UserError(
                 f"{failed} attempts failed, the last because {self.cause}: fix the teacher, or"

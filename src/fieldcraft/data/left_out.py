@@ -29,7 +29,7 @@ class LeftOut:
         self.reasons[str(error)] += 1
 
     def refuse_much(self, kept: int, most: float) -> None:
-        """Raises UserError, with the first record, if nothing is kept or more than the share `most`
+        """Raise UserError, with the first record, if nothing is kept or more than the share `most`
         of the records is left out."""
         if not kept and (self._of_no_use or len(self.reasons) == 1):
             raise UserError(self._of_no_use or self._first)
@@ -40,7 +40,7 @@ class LeftOut:
 def refuse_much_left_out(
     path: Path | str, total: int, reasons: Counter[str], most: float, first: str
 ) -> None:
-    """Raises UserError if more than the share `most` of the records of a file are left out: then
+    """Raise UserError if more than the share `most` of the records of a file are left out: then
     most likely the file is not understood. `first` says of one record what is wrong."""
     why = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
     if reasons.total() == total > 0:

@@ -33,8 +33,9 @@ _AROUND = ("PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP")
 
 
 def livecodebench_question(record: Record) -> tuple[str, Meta]:
-    """The question and its tests, of programs that read their input, or of a function that the
-    given code begins. Raises UserError, KeyError or ValueError for tests that cannot be read."""
+    """Return the question and its tests, of programs that read their input, or of a function that
+    the given code begins. Raises UserError, KeyError or ValueError for tests that cannot be
+    read."""
     text: str = record["question_content"]
     cases = [*_cases(record["public_test_cases"]), *_cases(record.get("private_test_cases"))]
     if not any(case["testtype"] == "functional" for case in cases):
@@ -47,7 +48,7 @@ def livecodebench_question(record: Record) -> tuple[str, Meta]:
 
 
 def _cases(given: Any) -> Cases:
-    """The test cases in a list, in a string of JSON, or in one that is packed."""
+    """Return the test cases in a list, in a string of JSON, or in one that is packed."""
     if given in (None, ""):
         return []
     if not isinstance(given, str):
@@ -59,7 +60,7 @@ def _cases(given: Any) -> Cases:
 
 
 def _unpacked(packed: str) -> str:
-    """The text in the base64 of a compressed pickle."""
+    """Return the text in the base64 of a compressed pickle."""
     unpack = zlib.decompressobj()
     pickled = unpack.decompress(base64.b64decode(packed, validate=True), MAX_TESTS_BYTES)
     if not unpack.eof:
@@ -80,5 +81,5 @@ def _unpacked(packed: str) -> str:
 
 
 def _functional_test(name: str, case: Mapping[str, str]) -> str:
-    """A call of the function. Every line of the input is an argument, in JSON."""
+    """Return a call of the function. Every line of the input is an argument, in JSON."""
     return function_test(name, in_lines(case["input"]), [json.loads(case["output"])])

@@ -6,8 +6,8 @@ from fieldcraft.data.records import Malformed, Record
 
 
 def questions_in(record: Record) -> list[Record]:
-    """The questions of an article of SQuAD, each with its title and paragraph; another record is
-    one question, as it is. Raises Malformed for an article of another form."""
+    """Return the questions of an article of SQuAD, each with its title and paragraph; another
+    record is one question, as it is. Raises Malformed for an article of another form."""
     match record.get("paragraphs"):
         case [{"qas": _}, *_] as paragraphs:
             title = record.get("title")

@@ -21,8 +21,8 @@ _MISSING = (None, "")
 
 
 def with_columns(record: Record) -> Record:
-    """A record with its options as `options`, by their letters or numbers, where columns hold them;
-    any other record as it is."""
+    """Return a record with its options as `options`, by their letters or numbers, where columns
+    hold them; any other record as it is."""
     if any(record.get(key) for key in OPTIONS):
         return record
     families: dict[tuple[str, bool], dict[str, str]] = {}

@@ -32,8 +32,8 @@ _TOGETHER = re.compile(r"\W*[A-Z](?:(?:\W|and)*[A-Z])+\W*")  # AC, or A, C, or A
 
 
 def flat_question(record: Record) -> Record:
-    """A record with its question as a text and its options beside it, where one object holds both,
-    as in the files of ARC and CommonsenseQA."""
+    """Return a record with its question as a text and its options beside it, where one object holds
+    both, as in the files of ARC and CommonsenseQA."""
     match record.get("question"):
         case {"stem": str(stem), "choices": choices}:
             return record | {"question": stem, "choices": choices}
@@ -41,7 +41,7 @@ def flat_question(record: Record) -> Record:
 
 
 def with_options(record: Record, question: str) -> str:
-    """The question with its options behind it, a line each, unless it shows them itself."""
+    """Return the question with its options behind it, a line each, unless it shows them itself."""
     options = options_of(record)
     if not options or _shows(question, options):
         return question
@@ -50,8 +50,9 @@ def with_options(record: Record, question: str) -> str:
 
 
 def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[Any]:
-    """The accepted answers of a record: of one with options the text of the right one and, where
-    the question shows the options, its letter and both; of any other one those that are `listed`.
+    """Return the accepted answers of a record: of one with options the text of the right one and,
+    where the question shows the options, its letter and both; of any other one those that are
+    `listed`.
 
     Raises Malformed where the record leaves open which option is right.
     """
@@ -83,8 +84,9 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
 
 
 def _right_together(record: Record, options: Options) -> list[str]:
-    """The letters of several options of which an answer says that all are right: ["A", "C"], "AC",
-    "A, C". [] where one is right. What is in `golden_answers` is right alone."""
+    """Return the letters of several options of which an answer says that all are right: ["A", "C"],
+    "AC", "A, C". The list is empty where one is right. What is in `golden_answers` is right
+    alone."""
     found = (_letters_in(record[key], options) for key in NAMED if record.get(key))
     return next((letters for letters in found if len(letters) > 1), [])
 
@@ -100,8 +102,8 @@ def _letters_in(given: Any, options: Options) -> list[str]:
 
 
 def _shown_letters(letters: Sequence[str], options: Options, question: str) -> list[Any]:
-    """The one answer that names several options. Raises Malformed where the question does not show
-    them."""
+    """Return the one answer that names several options. Raises Malformed where the question does
+    not show them."""
     if _shows(question, options):
         return [", ".join(letters)]
     raise Malformed("several right options, which the question does not show")
@@ -111,8 +113,8 @@ def _shown_letters(letters: Sequence[str], options: Options, question: str) -> l
 
 
 def options_of(record: Record) -> Options:
-    """The options of a record, {} without any. Raises Malformed for some that are not understood,
-    as they cannot be shown."""
+    """Return the options of a record, {} without any. Raises Malformed for some that are not
+    understood, as they cannot be shown."""
     for key in OPTIONS:
         if found := _lettered(given := record.get(key)):
             return found
@@ -127,8 +129,8 @@ def options_of(record: Record) -> Options:
 
 
 def _lettered(given: Any) -> Options:
-    """Options from a list, also one that is written as text, from objects or columns of labels and
-    texts, or by their letters; {} for anything else."""
+    """Return the options from a list, also one that is written as text, from objects or columns of
+    labels and texts, or by their letters; {} for anything else."""
     if isinstance(given, str):
         given = items_in(given) or value_in(given)
     while isinstance(given, list) and given and given[-1] is None:  # a table fills its rows up
@@ -149,15 +151,15 @@ def _lettered(given: Any) -> Options:
 
 
 def _without_letters(options: Options) -> Options:
-    """Options without the letters that they all begin with, as in "A)21"."""
+    """Return the options without the letters that they all begin with, as in "A)21"."""
     found = {name: re.match(rf"\(?{name}[.):]\s*(?=\S)", str(o)) for name, o in options.items()}
     bare = {name: match.string[match.end() :] for name, match in found.items() if match}
     return bare if len(bare) == len(options) else options
 
 
 def _place_beside(record: Record) -> str:
-    """The key of several answers that are options, because another key names one of them by its
-    place; "" without one."""
+    """Return the key of several answers that are options, because another key names one of them by
+    its place; "" without one."""
     for key, options in _several(record):
         letters = [one for one in _values(record, NAMED) if isinstance(one, str)]
         letters = [one for one in letters if not _is_text(one, options) and _LETTER.fullmatch(one)]
@@ -168,8 +170,8 @@ def _place_beside(record: Record) -> str:
 
 
 def _refuse_unclear_list(record: Record) -> None:
-    """Raises Malformed for several answers of which another key repeats one, or may mean one by
-    its number: they are options, or other names of the same."""
+    """Raise Malformed for several answers of which another key repeats one, or may mean one by its
+    number: they are options, or other names of the same."""
     for key, options in _several(record):
         for named in NAMED:
             one = record.get(named)
@@ -182,7 +184,7 @@ def _refuse_unclear_list(record: Record) -> None:
 
 
 def _several(record: Record) -> list[tuple[str, Options]]:
-    """Lists of different answers that may be options, with their keys."""
+    """Return the lists of different answers that may be options, with their keys."""
     found = [(key, _lettered(record.get(key))) for key in MAYBE]
     if record.get("golden_answers"):
         return []
@@ -193,8 +195,8 @@ def _several(record: Record) -> list[tuple[str, Options]]:
 
 
 def _letter_of(answer: Any, options: Options) -> str:
-    """The letter of the option that an answer means by its text or its place, "" for none. Raises
-    Malformed for one that may mean several."""
+    """Return the letter of the option that an answer means by its text or its place, "" for none.
+    Raises Malformed for one that may mean several."""
     same = [name for name, text in options.items() if _means(answer, name, text)]
     found = _distinct([*same, *_places(answer, options)])
     if len(found) > 1 and not _same_texts(found, options):
@@ -207,8 +209,8 @@ def _letter_of(answer: Any, options: Options) -> str:
 
 
 def _letter_at(place: Any, options: Options) -> str:
-    """The letter of the option at a place: a letter, or a number from 0. "" for what is no place.
-    Raises Malformed for a number that may mean several options, or none."""
+    """Return the letter of the option at a place: a letter, or a number from 0. "" for what is no
+    place. Raises Malformed for a number that may mean several options, or none."""
     if place == _WITHHELD:
         raise Malformed(
             "an answer that is withheld",
@@ -227,7 +229,7 @@ def _letter_at(place: Any, options: Options) -> str:
 
 
 def _places(answer: Any, options: Options) -> list[str]:
-    """The letters of options that an answer names, by the letter or by the number from 0."""
+    """Return the letters of options that an answer names, by the letter or by the number from 0."""
     letter = _LETTER.fullmatch(str(answer).strip())
     found = [name for name in options if letter and name.casefold() == letter[1].casefold()]
     if found and isinstance(answer, str) and found[0].isdecimal():

@@ -28,8 +28,8 @@ def with_names(record: Record, keys: Collection[str]) -> Record:
 
 
 def _names(record: Record, key: str) -> list[str]:
-    """The texts of a list of which one is the answer beside it, as answers are compared; nothing
-    for another list, and where other keys say what is accepted or what the options are."""
+    """Return the texts of a list of which one is the answer beside it, as answers are compared;
+    nothing for another list, and where other keys say what is accepted or what the options are."""
     if first(record, ("golden_answers", *OPTIONS)) is not None:
         return []
     given, answer = record.get(key), first(record, NAMED)

@@ -15,14 +15,14 @@ _QUESTIONS = {
 
 
 def other_use(record: Record, *own: str) -> str:
-    """The end of a sentence that names the key for records like this one; "" for a record that is
-    not known, or one of the keys `own`."""
+    """Return the end of a sentence that names the key for records like this one; "" for a record
+    that is not known, or one of the keys `own`."""
     found = _use(record)
     return "" if found is None or found[0] in own else found[1]
 
 
 def _use(record: Record) -> tuple[str, str] | None:
-    """(key, what the record is) of a record."""
+    """Return (key, what the record is) of a record."""
     if record.keys() >= _JUDGEMENTS:
         return "", (
             "judgements of relevance, which nothing reads: give questions with their answers as"

@@ -21,7 +21,8 @@ from fieldcraft.types import UserError
 def read_pairs(
     path: Path, max_left_out: float = MAX_LEFT_OUT
 ) -> tuple[list[StepPair], Counter[str]]:
-    """Pairs of a file, whose first record says which format it is, and why others were left out.
+    """Read the pairs of a file, whose first record says which format it is, and why others were
+    left out.
 
     Raises UserError for a file that is missing or damaged, of no format, or of which more than the
     share `max_left_out` cannot be read.

@@ -41,8 +41,8 @@ assert json.loads(json.dumps(_function(*{arguments!r}))) in {accepted!r}"""
 
 
 def tests_of(record: Mapping[str, Any]) -> Meta | None:
-    """The tests in a record under any of the usual keys, for a task's `meta`; None without any.
-    Raises ValueError for tests that are not understood."""
+    """Return the tests in a record under any of the usual keys, for a task's `meta`; None without
+    any. Raises ValueError for tests that are not understood."""
     refuse_other_language(record)
     reward = record.get("reward_model")
     given = [record[key] for key in _KEYS if key in record]
@@ -54,7 +54,7 @@ def tests_of(record: Mapping[str, Any]) -> Meta | None:
 
 
 def refuse_other_language(described: Mapping[Any, Any]) -> None:
-    """Raises ValueError for tests of programs that are not in Python."""
+    """Raise ValueError for tests of programs that are not in Python."""
     named = str(described.get("language") or described.get("lang")).lower()
     if named in _LANGUAGES:
         raise ValueError(f"they are of programs in {named}")
@@ -83,7 +83,7 @@ def _looks_like_tests(given: Any) -> bool:
 
 
 def tests_in(given: Any) -> Meta | None:
-    """The tests that a value holds, or a text of JSON or Python; None for anything else.
+    """Return the tests that a value holds, or a text of JSON or Python; None for anything else.
 
     Raises ValueError for tests that nothing could run: whose inputs and outputs are not as many,
     or are no texts, and which are not for Python.
@@ -138,20 +138,21 @@ def _asserts(text: str) -> bool:
 
 
 def stdin_test(given: Any, wanted: Any) -> dict[str, str]:
-    """A test of a program. Raises ValueError for anything but texts, or lists of their lines."""
+    """Return a test of a program. Raises ValueError for anything but texts, or lists of their
+    lines."""
     return {"input": _text(given), "output": _text(wanted)}
 
 
 def function_test(name: str, arguments: list[Any], accepted: list[Any]) -> str:
-    """A test that calls a function. What it returns is compared as JSON, where a tuple is a list.
-    Raises ValueError for a name that is none."""
+    """Return a test that calls a function. What it returns is compared as JSON, where a tuple is a
+    list. Raises ValueError for a name that is none."""
     if not all(map(str.isidentifier, name.split("."))):
         raise ValueError(f"the function is called {name!r}")
     return _FUNCTION.format(name=name, arguments=arguments, accepted=accepted)
 
 
 def in_lines(text: str) -> list[Any]:
-    """The values of a text with one in JSON a line."""
+    """Return the values of a text with one in JSON a line."""
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
@@ -185,8 +186,8 @@ def _function_of(case: Mapping[str, Any]) -> str | None:
 
 
 def _call(name: str, given: Any, wanted: Any) -> str:
-    """A test of a function. Data sets write what is wanted as it is, in JSON, or in a list of
-    one."""
+    """Return a test of a function. Data sets write what is wanted as it is, in JSON, or in a list
+    of one."""
     arguments = in_lines(given) if isinstance(given, str) else given
     accepted = [wanted]
     if isinstance(wanted, list) and len(wanted) == 1:

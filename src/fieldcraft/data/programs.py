@@ -20,8 +20,8 @@ from fieldcraft.types import UserError
 
 
 def program_question(record: Record) -> tuple[str | None, Meta] | None:
-    """The question of a record and, for the task's `meta`, its tests; None for a record of another
-    kind. The question is None where it stands as in other records.
+    """Return the question of a record and, for the task's `meta`, its tests; None for a record of
+    another kind. The question is None where it stands as in other records.
 
     Raises Malformed where there are no tests, or they cannot be read.
     """
@@ -66,7 +66,8 @@ def _of_any_kind(record: Record) -> tuple[str | None, Meta] | None:
 
 
 def _mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Meta]:
-    """The tests are part of the question: nothing else says what the function is called."""
+    """Return the question and its tests. The tests are part of the question: nothing else says what
+    the function is called."""
     shown = "\n".join(tests)
     question = f"{text.strip()}\n\nThe program must pass these tests:\n\n{shown}"
     return question, {UNIT: [f"{setup}\n{test}".lstrip("\n") for test in tests]}

@@ -18,8 +18,9 @@ _LAST_BLOCK = re.compile(r"\n[ \t]*\n.*", re.DOTALL)
 
 
 def prompt_of(record: Record) -> str:
-    """The user's message of a verl prompt, or a prompt that is a text; "" without either. Raises
-    Malformed for a conversation of several turns: its last message alone asks something else."""
+    """Return the user's message of a verl prompt, or a prompt that is a text; "" without either.
+    Raises Malformed for a conversation of several turns: its last message alone asks something
+    else."""
     messages = record.get("prompt")
     if isinstance(messages, str):
         return messages
@@ -37,9 +38,9 @@ def prompt_of(record: Record) -> str:
 
 
 def asked(prompts: Sequence[str]) -> list[str]:
-    """The questions of prompts: what follows the last line of an instruction that is known, or what
-    is left without the text that all prompts of a file begin with, up to its last colon or blank
-    line, and without the paragraphs that all end with. A paragraph that asks something is the
+    """Return the questions of prompts: what follows the last line of an instruction that is known,
+    or what is left without the text that all prompts of a file begin with, up to its last colon or
+    blank line, and without the paragraphs that all end with. A paragraph that asks something is the
     question, and stays."""
     others = [prompt for prompt in prompts if not _LAST_LINE.match(prompt)]
     before, after = _before(others), _after(others)
@@ -52,8 +53,8 @@ def asked(prompts: Sequence[str]) -> list[str]:
 
 
 def asked_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """The same where the prompts of a kind, such as mathematics or code, end with paragraphs of
-    their own."""
+    """Return the questions of prompts as `asked` does, where the prompts of a kind, such as
+    mathematics or code, end with paragraphs of their own."""
     questions = asked(prompts)
     for kind in dict.fromkeys(kinds):
         places = [place for place, other in enumerate(kinds) if other == kind]
@@ -74,8 +75,8 @@ def _before(prompts: Sequence[str]) -> str:
 
 
 def _after(prompts: Sequence[str]) -> str:
-    """The paragraphs that all prompts end with, from the first blank line on. Fewer than `_FEW`
-    prompts may end alike by chance."""
+    """Return the paragraphs that all prompts end with, from the first blank line on. Fewer than
+    `_FEW` prompts may end alike by chance."""
     if len(set(prompts)) < _FEW:
         return ""
     shared = _shared([prompt[::-1] for prompt in prompts])[::-1]

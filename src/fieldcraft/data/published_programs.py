@@ -14,8 +14,8 @@ MODULE = "solution"  # a file of pytest imports the program as this; here its na
 
 
 def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
-    """A question of KodCode with the declarations of its functions, which the tests call. Raises
-    UserError or SyntaxError for tests that need pytest: nothing would run them."""
+    """Return a question of KodCode with the declarations of its functions, which the tests call.
+    Raises UserError or SyntaxError for tests that need pytest: nothing would run them."""
     module = ast.parse(test)
     calls = "".join(f"{name}()\n" for name in _tests_in(module))
     if not calls:
@@ -30,8 +30,8 @@ def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
 
 
 class _WithoutProgram(ast.NodeTransformer):
-    """Removes the imports of the program, whose names the tests know: `s.double` behind
-    `import solution as s` becomes `double`, and a name given by `from` is kept."""
+    """Transformer that removes the imports of the program, whose names the tests know: `s.double`
+    behind `import solution as s` becomes `double`, and a name given by `from` is kept."""
 
     def __init__(self, module: ast.Module) -> None:
         imports = [node for node in ast.walk(module) if isinstance(node, ast.Import)]
@@ -60,7 +60,7 @@ class _WithoutProgram(ast.NodeTransformer):
 
 
 def _tests_in(module: ast.Module) -> Iterator[str]:
-    """The names of the functions that are tests."""
+    """Yield the names of the functions that are tests."""
     for node in ast.walk(module):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -80,7 +80,7 @@ def _tests_in(module: ast.Module) -> Iterator[str]:
 
 
 def code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, Meta]:
-    """A question of CodeContests with its tests, the public ones first. Raises UserError or
+    """Return a question of CodeContests with its tests, the public ones first. Raises UserError or
     ValueError for a question about a picture, and for programs that read and write files."""
     if "<image>" in text:
         raise UserError("the question is about a picture; remove the record.")

@@ -27,8 +27,8 @@ _ASKS = re.compile(
 
 
 class TestsFilter:
-    """Leaves out questions for programs with fewer than `least` tests. A question without tests
-    asks for no program, and stays."""
+    """Filter that leaves out questions for programs with fewer than `least` tests. A question
+    without tests asks for no program, and stays."""
 
     def __init__(self, least: PositiveInt = 50) -> None:
         self.least = least
@@ -40,8 +40,8 @@ class TestsFilter:
 
 
 def count_tests(task: Task) -> int | None:
-    """Tests of a question for a program: inputs with their outputs, and assertions in unit tests,
-    where a text without any counts once. None for a question without tests."""
+    """Count the tests of a question for a program: inputs with their outputs, and assertions in
+    unit tests, where a text without any counts once. None for a question without tests."""
     stdin, unit = task.meta.get(STDIN), task.meta.get(UNIT)
     if not stdin and not unit:
         return None
@@ -57,12 +57,12 @@ def _assertions(test: str) -> int:
 
 
 def proofs(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out problems that ask for a proof, see `asks_for_proof`."""
+    """Leave out problems that ask for a proof, see `asks_for_proof`."""
     return Verdict(0, "a proof") if asks_for_proof(chain.task) else KEPT
 
 
 def asks_for_proof(task: Task) -> bool:
-    """Whether the type of a task is `proof`, or its question says to prove or to show that
+    """Return whether the type of a task is `proof`, or its question says to prove or to show that
     something holds and asks for nothing that could be compared: it has neither a question mark nor
     a clause that begins with find, determine, compute and the like. A question with tests asks for
     a program."""

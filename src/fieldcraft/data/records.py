@@ -1,4 +1,4 @@
-"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV, TSV, and folders.
+"""Records of files that others wrote: JSON lines and arrays, parquet, CSV, TSV, XLSX, and folders.
 
 A .json file may also be one object around its records: {"data": [...]}, as SQuAD and TriviaQA have
 it, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
@@ -17,7 +17,9 @@ import pyarrow.parquet
 from fieldcraft.data.cells import Misfit, rows_of_cells
 from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
+from fieldcraft.data.sheets import is_workbook, rows_of_sheet
 from fieldcraft.data.written import opened
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.jsonl import NoObject, json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -28,7 +30,8 @@ Record = dict[str, Any]
 
 
 class Malformed(Exception):
-    """Why a record is left out, as in "3 with REASON"; `sentence` may say more, with a remedy."""
+    """Reason to leave a record out, as in "3 with REASON"; `sentence` may say more, with a
+    remedy."""
 
     def __init__(self, reason: str, sentence: str = "") -> None:
         super().__init__(reason)
@@ -36,21 +39,21 @@ class Malformed(Exception):
 
 
 def hash_of(question: str) -> str:
-    """The id of a question that has none of its own."""
+    """Return the id of a question that has none of its own."""
     return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
 
 
 def records(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
-    """(where it stands, object) for each record of a file in any of the formats. Lists and objects
-    that a table holds as text are there as what they are. In place of a record that cannot be told
-    from what is written, with a key that comes twice or with other cells than the header has, there
-    is the reason to leave it out."""
+    """Yield (where it stands, object) for each record of a file in any of the formats. Lists and
+    objects that a table holds as text are there as what they are. In place of a record that cannot
+    be told from what is written, with a key that comes twice or with other cells than the header
+    has, there is the reason to leave it out."""
     for where, found in _as_written(path):
         yield where, found if isinstance(found, Malformed) else opened(found)
 
 
 def readable_records(path: Path) -> Iterator[tuple[str, Record]]:
-    """The same without those that are to be left out: they show what a file holds."""
+    """Yield the records without those that are to be left out: they show what a file holds."""
     return ((where, found) for where, found in records(path) if not isinstance(found, Malformed))
 
 
@@ -61,12 +64,17 @@ def understood(found: Record | Malformed) -> Record:
     return found
 
 
-def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
+def _as_written(named: Path) -> Iterator[tuple[str, Record | Malformed]]:
+    path = local_file(named)
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row
         return
-    require_file(path, "give a .jsonl, .json, .parquet, .csv or .tsv file")
+    require_file(path, "give a .jsonl, .json, .parquet, .csv, .tsv or .xlsx file")
+    if is_workbook(path):
+        for number, cells in rows_of_sheet(path):
+            yield f"{path}, row {number}", cells
+        return
     refuse_foreign(path)
     kind = kind_of(path)
     if kind in _TABLES:
@@ -80,7 +88,7 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
 
 
 def of_line(found: Record | RepeatedKey | NoObject) -> Record | Malformed:
-    """The object of a line of JSON, or the reason to leave it out."""
+    """Return the object of a line of JSON, or the reason to leave it out."""
     match found:
         case NoObject(fault):
             return Malformed("a line that is no object of JSON", f"the line {fault}")
@@ -90,7 +98,8 @@ def of_line(found: Record | RepeatedKey | NoObject) -> Record | Malformed:
 
 
 def kind_of(path: Path) -> str:
-    """The ending that says how a file is written, such as .tsv, whether it is packed or not."""
+    """Return the ending that says how a file is written, such as .tsv, whether it is packed or
+    not."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
@@ -101,7 +110,7 @@ _ROWS = 10_000  # that become objects at once
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
-    """The rows of a table, of which a part at a time becomes objects of Python."""
+    """Yield the rows of a table, of which a part at a time becomes objects of Python."""
     kind = kind_of(path)
     with reading(path, f"give a whole {kind[1:]} file"):
         if kind != ".parquet":
@@ -122,8 +131,8 @@ def _stored_rows(path: Path) -> Iterator[Record]:
 
 
 def _misfit(row: Misfit) -> Malformed:
-    """The reason to leave a row out. Nobody can tell which of its cells are missing, so the last
-    ones are not taken for empty."""
+    """Return the reason to leave a row out. Nobody can tell which of its cells are missing, so the
+    last ones are not taken for empty."""
     more = "more" if row.cells > row.columns else "fewer"
     return Malformed(
         f"{more} cells than its header has columns",
@@ -160,7 +169,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _elements(path: Path) -> Iterator[Record | Malformed]:
-    """The records of a JSON value: an array, or what one object wraps."""
+    """Yield the records of a JSON value: an array, or what one object wraps."""
     decoder = ObjectDecoder()
     with reading(path, "fix the file"), open_packed(path) as file:
         value = decoder.decode(file.read().decode("utf-8-sig"))
@@ -193,7 +202,7 @@ def _is_dialogue(element: Any) -> bool:
 
 
 def key_twice(found: RepeatedKey) -> Malformed:
-    """The reason to leave out a record that holds such an object."""
+    """Return the reason to leave out a record that holds an object with a key that comes twice."""
     return Malformed(
         f"the key '{found.key}' twice",
         f"it has the key '{found.key}' twice: keep one of them, or remove the record.",
@@ -220,7 +229,8 @@ def _wrapped(value: Record, path: Path) -> list[Any]:
 
 
 def _lists_of_records(value: Record) -> list[str]:
-    """The keys of an object under which lists of records stand, as the splits of a data set."""
+    """Return the keys of an object under which lists of records stand, as the splits of a data
+    set."""
     if _OF_A_RECORD & value.keys():
         return []
     found = {key: value[key] for key in _LISTS if isinstance(value.get(key), list)}
@@ -228,7 +238,7 @@ def _lists_of_records(value: Record) -> list[str]:
 
 
 def first(record: Record, keys: Sequence[str]) -> Any:
-    """The value of the first key that the record fills, None without any."""
+    """Return the value of the first key that the record fills, None without any."""
     return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
 
 

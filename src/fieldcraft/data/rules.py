@@ -27,7 +27,8 @@ NGRAM = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
 
 
 class Complexity:
-    """Leaves out chains with too few interactions (`Chain.interactions`), or with too few calls."""
+    """Filter that leaves out chains with too few interactions (`Chain.interactions`), or with too
+    few calls."""
 
     def __init__(
         self, least: PositiveInt = 5, count: Literal["interactions", "calls"] = "interactions"
@@ -42,7 +43,7 @@ class Complexity:
 
 
 class ToolsFilter:
-    """Leaves out chains that call too few different tools."""
+    """Filter that leaves out chains that call too few different tools."""
 
     def __init__(self, least: PositiveInt = 2) -> None:
         self.reason = f"fewer than {least} different tools"
@@ -53,10 +54,11 @@ class ToolsFilter:
 
 
 class HopsFilter:
-    """Leaves out chains with fewer than `least` or more than `most` hops; see `Chain.hops`."""
+    """Filter that leaves out chains with fewer than `least` or more than `most` hops; see
+    `Chain.hops`."""
 
     def __init__(self, least: PositiveInt = 5, most: PositiveInt = 20) -> None:
-        """Raises UserError for a range without any number in it."""
+        """Raise UserError for a range without any number in it."""
         if least > most:
             raise UserError(
                 f"the filter 'hops' keeps nothing from {least} to {most}: raise its setting 'most'."
@@ -70,7 +72,7 @@ class HopsFilter:
 
 
 async def wrong(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out answers that are wrong, and those that nothing can grade."""
+    """Leave out answers that are wrong, and those that nothing can grade."""
     if chain.answer is None:
         return Verdict(0, "no answer")
     right = await context.verdict(chain)
@@ -78,7 +80,7 @@ async def wrong(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def redundant(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out chains in which a call, or a thought of several words, comes again. A plan may: it
+    """Leave out chains in which a call, or a thought of several words, comes again. A plan may: it
     is what is left to do after an error."""
     calls = Counter(map(_same_call, chain.calls))
     if calls and max(calls.values()) > 1:
@@ -91,7 +93,8 @@ def redundant(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def _same_call(action: Action) -> str:
-    """Calls that differ in white space and capitals alone are the same."""
+    """Return a call in a form that tells whether two are the same: those that differ in white space
+    and capitals alone are."""
     plain = {
         name: " ".join(value.lower().split()) if isinstance(value, str) else value
         for name, value in action.arguments.items()
@@ -100,7 +103,7 @@ def _same_call(action: Action) -> str:
 
 
 def off_grammar(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
+    """Leave out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
     grammar."""
     try:
         trajectory = encode_demonstration(chain.task, chain.steps, context.dialect, [])
@@ -110,7 +113,7 @@ def off_grammar(chain: Chain, context: FilterContext) -> Verdict:
 
 
 class Reflection:
-    """Keeps every chain with a reflection, and this share of those without one."""
+    """Filter that keeps every chain with a reflection, and this share of those without one."""
 
     def __init__(self, share: Annotated[float, Field(ge=0, le=1)]) -> None:
         self.share = share
@@ -120,7 +123,8 @@ class Reflection:
 
 
 class Corrected:
-    """Repeats chains with a right answer on whose way an error was found and repaired."""
+    """Filter that repeats chains with a right answer on whose way an error was found and
+    repaired."""
 
     def __init__(self, times: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 2) -> None:
         self.times = times
@@ -131,8 +135,8 @@ class Corrected:
 
 
 class NearDuplicates:
-    """Leaves out a chain whose question is like an earlier one with the same answer. Questions with
-    other answers differ in what matters, however alike their words are."""
+    """Filter that leaves out a chain whose question is like an earlier one with the same answer.
+    Questions with other answers differ in what matters, however alike their words are."""
 
     def __init__(self, similarity: Annotated[float, Field(gt=0, le=1)] = 0.8) -> None:
         self.seen: defaultdict[frozenset[str], Alike] = defaultdict(lambda: Alike(similarity))
@@ -143,8 +147,8 @@ class NearDuplicates:
 
 
 class Contaminated:
-    """Leaves out chains whose questions share words with a question of a benchmark, and chains with
-    a canary string.
+    """Filter that leaves out chains whose questions share words with a question of a benchmark, and
+    chains with a canary string.
 
     A question that shares `words` words in a row with one of the files is left out, and so is one
     with fewer words that stands in a file word by word.
@@ -156,14 +160,14 @@ class Contaminated:
         words: PositiveInt = NGRAM,
         canaries: tuple[str, ...] = (),
     ) -> None:
-        """Raises UserError for a file that is missing, or holds no questions."""
+        """Raise UserError for a file that is missing, or holds no questions."""
         self.words = words
         self.canaries = canaries
         asked = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
         self.taken = {ngram for question in asked for ngram in self._ngrams(question)}
 
     def _ngrams(self, text: str) -> Iterator[str]:
-        """All runs of so many words; the whole text if it has fewer."""
+        """Yield all runs of so many words; the whole text if it has fewer."""
         found = words(text)
         for start in range(max(len(found) - self.words, 0) + 1):
             yield " ".join(found[start : start + self.words])

@@ -35,7 +35,7 @@ UNGRADED = "answers that nothing can grade"
 
 
 class Tally(NamedTuple):
-    """How many samples of a question are right, of those that could be graded."""
+    """Number of samples of a question that are right, of those that could be graded."""
 
     right: int
     of: int
@@ -45,7 +45,7 @@ class Tally(NamedTuple):
         return self.right / self.of if self.of else None
 
     def reason(self, most: float, too_often: str) -> str:
-        """Why the question is left out; "" where no more than the share `most` is right."""
+        """Return why the question is left out; "" where no more than the share `most` is right."""
         if self.rate is None:
             return UNGRADED
         return too_often if self.rate > most else ""
@@ -82,7 +82,7 @@ class Tallies:
         self.found[who, task.id] = tally
 
     def of(self, who: str) -> dict[str, Tally]:
-        """Question -> tally."""
+        """Return question -> tally."""
         return {task: tally for (name, task), tally in self.found.items() if name == who}
 
 
@@ -133,8 +133,8 @@ async def sample(
 
 
 def with_rates(tasks: Sequence[Task], tallies: Mapping[str, Tally]) -> list[Task]:
-    """The questions with their closed-book rates in the metadata, where `Task.is_known` finds them;
-    those without a rate stay as they are."""
+    """Return the questions with their closed-book rates in the metadata, where `Task.is_known`
+    finds them; those without a rate stay as they are."""
     rates = {identity: tally.rate for identity, tally in tallies.items()}
     return [
         task
@@ -159,15 +159,15 @@ class Selected(NamedTuple):
 
 
 def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selected:
-    """The first rule: no question of supervised training, unless `overlap` is to be kept. `trained`
-    are such questions in their normal form."""
+    """Apply the first rule: no question of supervised training stays, unless `overlap` is to be
+    kept. `trained` are such questions in their normal form."""
     apart = settings.overlap == "drop"
     reasons = [OVERLAP if apart and normal_form(t.question) in trained else "" for t in tasks]
     return _cut("overlap", {"overlap": settings.overlap}, tasks, reasons)
 
 
 def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
-    """The second: r_q is known and at most `most`, and is noted in the metadata as
+    """Apply the second rule: r_q is known and at most `most`, and is noted in the metadata as
     `closed_book`."""
     noted = with_rates(tasks, tallies)
     reasons = [tallies[task.id].reason(settings.most, KNOWN) for task in tasks]
@@ -175,7 +175,7 @@ def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Sel
 
 
 def not_solved(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
-    """The third: some of the samples of the model with tools are wrong."""
+    """Apply the third rule: some of the samples of the model with tools are wrong."""
     most = (settings.rollouts - 1) / settings.rollouts  # one that is wrong is enough
     reasons = [tallies[task.id].reason(most, SOLVED) for task in tasks]
     return _cut(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)

@@ -28,7 +28,7 @@ FEEDBACK = "feedback.jsonl"
 
 
 class Feedback(RequestBody):
-    """What a user says of an answer. Raises pydantic's ValidationError."""
+    """Verdict of a user on an answer. Raises pydantic's ValidationError."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,12 +39,13 @@ class Feedback(RequestBody):
 
 
 def is_served(path: Path) -> bool:
-    """Whether a path is the folder of a served agent."""
+    """Return whether a path is the folder of a served agent."""
     return (path / TRAJECTORIES).exists() and (path / DEMONSTRATIONS).exists()
 
 
 def served_tasks(folder: Path) -> list[Task]:
-    """The questions whose right answer is known, each once: the last word on a question counts.
+    """Return the questions whose right answer is known, each once: the last word on a question
+    counts.
 
     Raises UserError if there are none, or a file is missing or damaged.
     """
@@ -60,8 +61,9 @@ def served_tasks(folder: Path) -> list[Task]:
 def served_demonstrations(
     folder: Path,
 ) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-    """Requests as demonstrations, and how many others were left out for which reason: only those
-    whose right answer is known can be judged. Raises UserError for missing or damaged files."""
+    """Return the requests as demonstrations, and how many others were left out for which reason:
+    only those whose right answer is known can be judged. Raises UserError for missing or damaged
+    files."""
     kept, reasons = list[tuple[Task, list[Step]]](), Counter[str]()
     for task, steps in _with_feedback(folder):
         if task is None:
@@ -74,7 +76,8 @@ def served_demonstrations(
 
 
 def _with_feedback(folder: Path) -> list[tuple[Task | None, list[Step]]]:
-    """Each request's task with the gold answers that its user knows; None without feedback."""
+    """Return each request's task with the gold answers that its user knows; None without
+    feedback."""
     said = {feedback.id: feedback for feedback in _read_feedback(folder / FEEDBACK)}
     return [
         (_judged(task, steps, said[task.id]) if task.id in said else None, steps)

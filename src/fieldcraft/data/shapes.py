@@ -22,8 +22,8 @@ _YES_OR_NO = re.compile(
 
 
 def usual_record(record: Record) -> Record:
-    """A record with its question and answers under the usual keys, beside its own ones: keys in
-    capitals also in small letters, options in columns or in a right answer and wrong ones as
+    """Return a record with its question and answers under the usual keys, beside its own ones: keys
+    in capitals also in small letters, options in columns or in a right answer and wrong ones as
     `options`, and those of SuperGLUE's BoolQ, KILT and Open-Reasoner-Zero. Any other one is as it
     is. Raises Malformed for one that may mean several things."""
     record = _with_small_letters(with_distractors(with_columns(record)))
@@ -64,8 +64,8 @@ def _is_answered(record: Record) -> bool:
 
 
 def _truth(question: str, label: int) -> bool:
-    """The answer that a label is. A label beside any other question may say that the passage is
-    one that answers it."""
+    """Return the answer that a label is. A label beside any other question may say that the passage
+    is one that answers it."""
     if _YES_OR_NO.match(question):
         return bool(label)
     raise Malformed(

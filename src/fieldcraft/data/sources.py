@@ -45,6 +45,7 @@ from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.shapes import usual_record
 from fieldcraft.data.toolrl import toolrl_record
 from fieldcraft.data.xlam import xlam_record
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
@@ -91,13 +92,13 @@ class _Found(NamedTuple):
 
 
 def read_tasks(path: Path, max_left_out: float = MAX_LEFT_OUT) -> list[Task]:
-    """The tasks of `read_questions`."""
+    """Read the tasks of `read_questions`."""
     return read_questions(path, max_left_out).tasks
 
 
 def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
-    """Tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that a served
-    agent recorded and whose answer its users know (`served.py`).
+    """Read the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that
+    a served agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
     `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the
@@ -118,7 +119,7 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
         UserError: the file is missing, empty or damaged, no record can be read, or more than the
             share `max_left_out` cannot.
     """
-    path = at_home(path)
+    path = local_file(at_home(path))
     if is_served(path):
         return Questions(served_tasks(path), Counter())
     return questions_of(records(path), path, max_left_out)
@@ -127,8 +128,8 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
 def questions_of(
     given_records: Iterable[tuple[str, Record | Malformed]], path: Path | str, max_left_out: float
 ) -> Questions:
-    """The questions of records, or reasons to leave them out, each with where it stands; `path` is
-    what holds them. Raises UserError as `read_questions` does."""
+    """Return the questions of records, or reasons to leave them out, each with where it stands;
+    `path` is what holds them. Raises UserError as `read_questions` does."""
     left_out = LeftOut(path)
     found: list[_Found] = []
     for where, given in given_records:
@@ -162,14 +163,14 @@ def questions_of(
 
 
 def _declared(record: Record) -> str:
-    """Why a data set itself takes a question back, "" if it does not."""
+    """Return why a data set itself takes a question back, "" if it does not."""
     if cannot_be_answered(record):
         return UNANSWERABLE
     return INVALID if is_declared_wrong(record) else ""
 
 
 def read_task(record: Record) -> Task:
-    """The task of one record, whose question is in a field of its own. Raises Malformed."""
+    """Return the task of one record, whose question is in a field of its own. Raises Malformed."""
     found = _found("", record)
     return _task(found, found.stated)
 
@@ -182,13 +183,14 @@ def _found(where: str, record: Record) -> _Found:
 
 
 def _plain(record: Record) -> Record:
-    """A record of any of the formats as one with its question and its answers. Raises Malformed."""
+    """Return a record of any of the formats as one with its question and its answers. Raises
+    Malformed."""
     plain = toolrl_record(readable_record(usual_record(record)))
     return flat_question(chat_record(xlam_record(plain)))
 
 
 def _asked(found: Sequence[_Found]) -> list[Any]:
-    """The question of each record: one that a field holds, or that of its prompt."""
+    """Return the question of each record: one that a field holds, or that of its prompt."""
     bare = [each for each in found if each.stated is None]
     kinds = [str(each.record.get("ability")) for each in bare]
     prompts = iter(asked_by_kind([each.prompt for each in bare], kinds))
@@ -196,11 +198,13 @@ def _asked(found: Sequence[_Found]) -> list[Any]:
 
 
 def _task(found: _Found, question: Any) -> Task:
-    """The task of a record. Raises Malformed for one that lacks something."""
+    """Return the task of a record. Raises Malformed for one that lacks something."""
     record, program = found.record, found.program
     refuse_unseen_parts(record)
     if not isinstance(question, str) or not question.strip():
-        raise Malformed("no question", "there is no question; add a field 'question'.")
+        names = ", ".join(map(str, record)) or "none"
+        sentence = f"there is no question; add a field 'question', or rename one of {names}."
+        raise Malformed("no question", sentence)
     try:
         with reading("the metadata", "correct or rename it"):
             meta = checked_meta(_meta(record) | (program[1] if program else {}))
@@ -216,8 +220,8 @@ def _task(found: _Found, question: Any) -> Task:
 
 
 def with_source(tasks: Iterable[Task], path: Path) -> list[Task]:
-    """The tasks of a file, those without a `data_source` with one: the name of the file up to its
-    first dot. Benchmarks come as files of their own, which seldom say so in each record."""
+    """Return the tasks of a file, those without a `data_source` with one: the name of the file up
+    to its first dot. Benchmarks come as files of their own, which seldom say so in each record."""
     source = path.name.partition(".")[0]
     return [replace(task, meta={"data_source": source} | task.meta) for task in tasks]
 
@@ -228,8 +232,9 @@ def _needs_no_answer(meta: Meta) -> bool:
 
 
 def _is_mathematics(record: Record) -> bool:
-    """Whether a record is one of a data set of mathematics, as its fields tell: GSM8K's answer,
-    the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's files."""
+    """Return whether a record is one of a data set of mathematics, as its fields tell: GSM8K's
+    answer, the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's
+    files."""
     if "metadata" in record or GRADED_BY in record:
         return False
     answer, source = record.get("answer"), first(record, ("data_source", "dataset"))
@@ -286,7 +291,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
 
 
 def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
-    """The question, if a field of the record is nothing else."""
+    """Return the question, if a field of the record is nothing else."""
     if program and program[0]:
         return program[0]
     reward, extra = record.get("reward_model"), record.get("extra_info")
@@ -324,7 +329,7 @@ def _meta(record: Record) -> dict[str, Any]:
 
 
 def _gold_titles(record: Record) -> list[str]:
-    """Titles of the supporting paragraphs, each once, in order."""
+    """Return the titles of the supporting paragraphs, each once, in order."""
     facts = record.get("supporting_facts")
     if isinstance(facts, dict):  # as columns, in FlashRAG's metadata and on the hub
         titles = facts.get("title")

@@ -54,12 +54,12 @@ class StepPair:
 
     @property
     def acts(self) -> bool:
-        """Whether the chosen way uses a tool."""
+        """Return whether the chosen way uses a tool."""
         return any(isinstance(step, Action) for step in self.chosen)
 
 
 def step_records(steps: Sequence[Step]) -> list[Record]:
-    """Steps as JSON values; `read_steps` gives them back."""
+    """Return the steps as JSON values; `read_steps` gives them back."""
     return [_record(step) for step in steps]
 
 
@@ -76,7 +76,8 @@ def _record(step: Step) -> Record:
 
 
 def read_steps(records: Any, where: str) -> tuple[Step, ...]:
-    """The inverse of `step_records`. Raises UserError, which says `where`, for anything else."""
+    """Read the steps that `step_records` wrote. Raises UserError, which says `where`, for anything
+    else."""
     if not isinstance(records, list):
         raise UserError(f"{where}: there is no list of steps; give a file that fieldcraft wrote.")
     return tuple(_step(record, where) for record in records)
@@ -107,7 +108,7 @@ def write_demonstrations(path: Path, shown: Iterable[tuple[Task, Sequence[Step]]
 
 
 def demonstration_record(task: Task, steps: Sequence[Step]) -> Record:
-    """The line of a demonstration."""
+    """Return the line of a demonstration."""
     return {**_question(task), "steps": step_records(steps)}
 
 
@@ -128,7 +129,7 @@ def write_pairs(path: Path, pairs: Iterable[StepPair]) -> None:
 
 
 def holds_steps(path: Path) -> bool:
-    """Whether a file is one that `write_demonstrations` wrote, as its first record tells."""
+    """Return whether a file is one that `write_demonstrations` wrote, as its first record tells."""
     if kind_of(path) != ".jsonl":
         return False
     found = (record for _, record in json_lines(path) if isinstance(record, dict))
@@ -136,14 +137,14 @@ def holds_steps(path: Path) -> bool:
 
 
 def read_demonstrations(path: Path) -> list[tuple[Task, list[Step]]]:
-    """What `write_demonstrations` wrote. Raises UserError naming the file and the line."""
+    """Read what `write_demonstrations` wrote. Raises UserError naming the file and the line."""
     return [
         (task, list(read_steps(record.get("steps"), where))) for task, where, record in _read(path)
     ]
 
 
 def read_pairs(path: Path) -> list[StepPair]:
-    """What `write_pairs` wrote. Raises UserError naming the file and the line."""
+    """Read what `write_pairs` wrote. Raises UserError naming the file and the line."""
     pairs = []
     for task, where, record in _read(path):
         before, chosen, rejected = (
@@ -159,8 +160,8 @@ def read_pairs(path: Path) -> list[StepPair]:
 
 
 def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
-    """Steps as a trajectory to grade or to look at: texts without tokens, and the calls. What it
-    says of its answer is what was noted when that was graded."""
+    """Return the steps as a trajectory to grade or to look at: texts without tokens, and the calls.
+    What it says of its answer is what was noted when that was graded."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
     trajectory.calls += answered_calls(steps)
     for before, step in pairwise((None, *steps)):
@@ -197,7 +198,7 @@ def _question(task: Task) -> Record:
 
 
 def _read(path: Path) -> Iterator[tuple[Task, str, Record]]:
-    """(question, where it stands, record) for each line."""
+    """Yield (question, where it stands, record) for each line."""
     for number, record in read_json_lines(path):
         where = f"{path}, line {number}"
         match record:

@@ -57,23 +57,24 @@ class Draft(NamedTuple):
 
 
 class Maker(Protocol):
-    """Who makes questions and checks them. A reason is "" where there is nothing against one."""
+    """Maker of questions, which also checks them. A reason is "" where there is nothing against
+    one."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """What it can make: DEPTH, and some of WIDTH."""
+        """Kinds that it can make: DEPTH, and some of WIDTH."""
         ...
 
     async def make(self, kind: str, key: str) -> Task | str:
-        """A question of a kind, or why there is none; `key` fixes all random choices."""
+        """Make a question of a kind, or why there is none; `key` fixes all random choices."""
         ...
 
     async def known(self, task: Task, key: str) -> str:
-        """Why it could be answered without tools."""
+        """Return why a question could be answered without tools."""
         ...
 
     async def wrong(self, task: Task, key: str) -> str:
-        """Why its answer may be wrong."""
+        """Return why the answer of a question may be wrong."""
         ...
 
 
@@ -132,7 +133,8 @@ class ChatMaker:
         return await self._written(self.deeper, told, [parent], {"made": DEPTH}, key, "")
 
     def _joinable(self, kind: str, rng: random.Random) -> tuple[list[Task], str, str]:
-        """Questions that fit together, what to ask of them, and the answer; without any, why."""
+        """Return the questions that fit together, what to ask of them, and the answer; without any,
+        why."""
         if kind == "count":
             parents = rng.sample(self.tasks, min(JOINED[kind], len(self.tasks)))
             number = len({compared(parent.answers[0]) for parent in parents})
@@ -241,7 +243,7 @@ class Drafts:
         return [draft.task for draft in self.found if draft.kind == kind and not draft.rule]
 
     def cuts(self) -> list[Cut]:
-        """How many tries each rule left, and why the others failed."""
+        """Return how many tries each rule left, and why the others failed."""
         left, cuts = list(self.found), list[Cut]()
         for rule in RULES:
             failed = Counter(draft.reason for draft in left if draft.rule == rule)

@@ -1,4 +1,4 @@
-"""How many demonstrations and pairs a collection keeps, and when that is enough.
+"""Numbers of demonstrations and pairs that a collection keeps, and when that is enough.
 
 Questions are drawn at random by the seed of the run, and what is kept is the first of it in their
 order. So it is a random sample, and it does not depend on which attempts happened to end first.
@@ -14,7 +14,7 @@ from fieldcraft.data.steps_io import StepPair
 
 
 class Tally:
-    """What the questions so far have given, beside what is wanted.
+    """Counts of what the questions so far have given, beside what is wanted.
 
     Args:
         targets: what is counted -> how many are kept; None: all.
@@ -28,7 +28,7 @@ class Tally:
         self._found[kind] += count
 
     def wants(self, *kinds: str) -> bool:
-        """Whether more of any of these are wanted."""
+        """Return whether more of any of these are wanted."""
         return any(
             (target := self._targets[kind]) is None or self._found[kind] < target for kind in kinds
         )
@@ -38,7 +38,7 @@ class Tally:
 
 
 def missed(kept: Mapping[str, int], targets: Mapping[str, int | None]) -> dict[str, int]:
-    """How many are missing of everything that was wanted and not reached."""
+    """Return how many are missing of everything that was wanted and not reached."""
     return {
         kind: target - kept.get(kind, 0)
         for kind, target in targets.items()
@@ -47,15 +47,15 @@ def missed(kept: Mapping[str, int], targets: Mapping[str, int | None]) -> dict[s
 
 
 def kind_of(pair: StepPair) -> str:
-    """Which target a pair counts for."""
+    """Return which target a pair counts for."""
     return "acting" if pair.acts else "thinking"
 
 
 def sampled(
     pairs: Iterable[StepPair], targets: Mapping[str, int | None], think_share: float
 ) -> list[StepPair]:
-    """The first pairs of each kind up to its target. Those that choose thinking are never more than
-    their share, also where too few choose an action."""
+    """Return the first pairs of each kind up to its target. Those that choose thinking are never
+    more than their share, also where too few choose an action."""
     tally, kept = Tally(targets), list[StepPair]()
     for pair in pairs:
         if tally.wants(kind_of(pair)):
@@ -65,7 +65,7 @@ def sampled(
 
 
 def told(missing: Mapping[str, int], targets: Mapping[str, int | None]) -> Sequence[str]:
-    """A sentence for every target that was missed."""
+    """Return a sentence for every target that was missed."""
     names = {
         "coa": "demonstrations with tools",
         "cot": "demonstrations without tools",

@@ -1,4 +1,4 @@
-"""Who shows how to answer: a model that is told to, a team of models, or a world."""
+"""Teachers that show how to answer: a model that is told to, a team of models, or a world."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ OF_A_TEAM = "a team shows no pairs"
 
 
 class Way(StrEnum):
-    """How a question is tried: AutoCoA's chain of thought and chain of action."""
+    """Manner in which a question is tried: AutoCoA's chain of thought and chain of action."""
 
     COT = "cot"  # without tools
     COA = "coa"  # with tools
 
 
 class Teacher(Protocol):
-    """Tries questions."""
+    """Teacher that tries questions."""
 
     async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        """One try; the same key gives the same random choices."""
+        """Try a question once; the same key gives the same random choices."""
         ...
 
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
     ) -> list[StepPair] | str:
-        """The contrastive pairs of a question that was tried both ways, or why there are none."""
+        """Return the contrastive pairs of a question that was tried both ways, or why there are
+        none."""
         ...
 
 
@@ -74,7 +75,7 @@ class Oracle:
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
     ) -> list[StepPair]:
-        """One for every decision on the way, which the world knows without any try."""
+        """Return a pair for every decision on the way, which the world knows without any try."""
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
             StepPair(task, decision.before, decision.chosen, decision.rejected)

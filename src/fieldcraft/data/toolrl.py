@@ -16,7 +16,7 @@ from fieldcraft.types import Answer, Malformed, Step, Thought
 
 
 def toolrl_record(record: Record) -> Record:
-    """A record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
+    """Return a record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
     `metadata`; any other as it is. Raises Malformed for an output without an answer, or with a call
     that cannot be read."""
     parts = _parts(record)
@@ -41,13 +41,14 @@ def toolrl_record(record: Record) -> Record:
 
 
 def is_toolrl(path: Path) -> bool:
-    """Whether a file is ToolRL's, as its first record tells."""
+    """Return whether a file is ToolRL's, as its first record tells."""
     _, record = next(readable_records(path), ("", {}))
     return _parts(record) is not None
 
 
 def read_turn(record: Record) -> list[Step]:
-    """The thought and the answer of a record. Raises Malformed for a record of another kind."""
+    """Return the thought and the answer of a record. Raises Malformed for a record of another
+    kind."""
     parts = _parts(record)
     if parts is None:
         raise Unread("another form than ToolRL's, which the first record has")
@@ -56,7 +57,7 @@ def read_turn(record: Record) -> list[Step]:
 
 
 def _parts(record: Record) -> tuple[str, str, str] | None:
-    """The system text, the dialogue and the output; None for a record of another kind."""
+    """Return the system text, the dialogue and the output; None for a record of another kind."""
     match record:
         case {"instruction": str(system), "input": str(dialogue), "output": str(output)}:
             pass

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-    """Published trajectories as demonstrations, and why others of the file were left out.
+    """Read published trajectories as demonstrations, and why others of the file were left out.
 
     A `.txt` file holds Search-R1 transcripts, any other file records: ToolRL's of one turn,
     AutoCoA's with `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
@@ -73,7 +73,8 @@ def _toolrl(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
 
 
 class Style(NamedTuple):
-    """How somebody writes trajectories: tags, and what documents and the answer look like."""
+    """Form in which somebody writes trajectories: tags, and what documents and the answer look
+    like."""
 
     query_opens: str
     query_ends: str
@@ -151,8 +152,8 @@ def _records_of_either(path: Path) -> Iterator[Written | Malformed]:
 
 
 def _each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Malformed]:
-    """What is read of each record. If that is impossible for the first one, the file is of another
-    format, which is the UserError of `read`; any other is left out."""
+    """Yield what is read of each record. If that is impossible for the first one, the file is of
+    another format, which is the UserError of `read`; any other is left out."""
     known = False
     for where, found in records(path):
         if isinstance(found, Malformed):
@@ -192,7 +193,7 @@ def _autocoa(path: Path) -> Iterator[Written | Malformed]:
 
 
 def _messages(record: Record, where: str) -> tuple[str, str]:
-    """(prompt, what the assistant wrote)."""
+    """Return (prompt, what the assistant wrote)."""
     match record.get("messages"):
         case [
             *_,
@@ -207,7 +208,7 @@ def _messages(record: Record, where: str) -> tuple[str, str]:
 
 
 def task_of(record: Record, question: str, where: str) -> Task:
-    """The task of a record of training data, which need not say its id or gold answers."""
+    """Return the task of a record of training data, which need not say its id or gold answers."""
     question = str(record.get("question") or question).strip()
     answers = answers_of(record, where) if record.get("golden_answers") else ()
     return Task(str(record.get("id") or hash_of(question)), question, answers)
@@ -234,8 +235,8 @@ def _whole(written: str, style: Style) -> list[Step]:
 
 
 def read_steps(written: str, style: Style) -> tuple[list[Step], str]:
-    """Thoughts, searches, observations and the answer, and the text after them if there is no
-    answer. Tags are read from left to right, so that one inside a document is only text.
+    """Return the thoughts, searches, observations and the answer, and the text after them if there
+    is no answer. Tags are read from left to right, so that one inside a document is only text.
 
     Raises Malformed, which says why.
     """
@@ -267,7 +268,7 @@ def read_steps(written: str, style: Style) -> tuple[list[Step], str]:
 
 
 def _until(text: str, end: str, otherwise: str) -> tuple[str, str]:
-    """The text before `end` and the text after it."""
+    """Return the text before `end` and the text after it."""
     before, found, after = text.partition(end)
     if not found:
         raise Malformed(otherwise)
@@ -282,8 +283,8 @@ _SEARCH_R1_DOCUMENT = re.compile(
 
 
 def _documents(block: str) -> list[Passage]:
-    """Passages of `(1)"Title: ... Text: ..."`, quoted as in CSV, of `(1)TITLE   TEXT`, or of
-    `Doc 1(Title: "...") ...`."""
+    """Return the passages of `(1)"Title: ... Text: ..."`, quoted as in CSV, of `(1)TITLE TEXT`, or
+    of `Doc 1(Title: "...") ...`."""
     if found := _SEARCH_R1_DOCUMENT.findall(block.strip()):
         return [Passage("", title, text.strip()) for title, text in found]
     passages = []

@@ -12,7 +12,7 @@ TITLE = "The first questions once more, with names of tools that no training sho
 
 
 def asked_again(tasks: Iterable[Task]) -> list[Task]:
-    """The questions as those of the split `unseen`."""
+    """Return the questions as those of the split `unseen`."""
     return [
         replace(
             task,

@@ -47,8 +47,8 @@ _LIST = re.compile(
 
 
 def items_in(text: str) -> list[str] | None:
-    """The items of a flat list that a text shows, as text; None for another text. A number stays as
-    it is written, and empty items are left out."""
+    """Return the items of a flat list that a text shows, as text; None for another text. A number
+    stays as it is written, and empty items are left out."""
     found = _LIST.fullmatch(text.strip())
     if found is None:
         return None
@@ -60,15 +60,15 @@ def items_in(text: str) -> list[str] | None:
 
 
 def strings_in(text: str) -> list[str] | None:
-    """The items of a list of quoted strings that a text shows. None for any other text, such as
-    [1, 2], which may be an answer of mathematics."""
+    """Return the items of a list of quoted strings that a text shows. None for any other text, such
+    as [1, 2], which may be an answer of mathematics."""
     items = items_in(text)
     quoted = (item[0] in "\"'" or re.fullmatch(_NOTHING, item) for item in _items(text))
     return items if items and all(quoted) else None
 
 
 def _items(text: str) -> list[str]:
-    """The items as they are written, without the types of numpy around them."""
+    """Return the items as they are written, without the types of numpy around them."""
     return [
         re.sub(r"^np\.\w+\((.*)\)$", r"\1", item, flags=re.DOTALL) for item in _ITEMS.findall(text)
     ]
@@ -89,8 +89,8 @@ def _string(item: str) -> str:
 
 
 def value_in(text: str) -> Any:
-    """The list or the object that a text shows, in JSON or in Python; else the text, as where a key
-    comes twice."""
+    """Return the list or the object that a text shows, in JSON or in Python; else the text, as
+    where a key comes twice."""
     if not text.lstrip().startswith(("[", "{")):
         return text
     decoder = ObjectDecoder()
@@ -104,12 +104,12 @@ def value_in(text: str) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """The value that Python writes as this text. Raises ValueError for any other one."""
+    """Return the value that Python writes as this text. Raises ValueError for any other one."""
     return ast.literal_eval(_Plain().visit(ast.parse(text, mode="eval")))
 
 
 class _Plain(ast.NodeTransformer):
-    """Makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
+    """Transformer that makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
@@ -131,7 +131,8 @@ class _Plain(ast.NodeTransformer):
 
 
 def opened(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with the values themselves, where one that cannot be plain text is written so."""
+    """Return a record with the values themselves, where one that cannot be plain text is written
+    so."""
     changed = {}
     for key in _STRUCTURED:
         if isinstance(text := record.get(key), str):

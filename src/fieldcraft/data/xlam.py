@@ -25,7 +25,7 @@ each on a line of its own, as in {{"name": "TOOL", "parameters": {{"PARAMETER": 
 
 
 def xlam_record(record: Record) -> Record:
-    """A record of xLAM as one with `question`, `golden_answers`, and the wanted calls in
+    """Return a record of xLAM as one with `question`, `golden_answers`, and the wanted calls in
     `metadata`; any other as it is. Raises Malformed for tools or calls that cannot be read."""
     if not {"query", "tools", "answers"} <= record.keys() or not isinstance(record["query"], str):
         return record

@@ -26,7 +26,7 @@ def get_dialect(
     ends: Sequence[int] = (),
     day: date = DATE,
 ) -> BaseDialect:
-    """The dialect `name` bound to `tokenizer`.
+    """Make the dialect `name` bound to `tokenizer`.
 
     Args:
         name: one that is built in, of an entry point, or `module:Name`.
@@ -48,7 +48,7 @@ def get_dialect(
 
 
 def dialect_class(name: str) -> type[BaseDialect]:
-    """The class of the dialect `name`. Raises UserError for an unknown name, and for one of
+    """Return the class of the dialect `name`. Raises UserError for an unknown name, and for one of
     something else."""
     found: type[BaseDialect] = find(Kind.DIALECT, name)
     return found

@@ -52,24 +52,24 @@ PROGRAM = re.compile(rf"\s*{PYTHON}\s*(?:{fence('sh')}\s*)?", re.MULTILINE)
 
 
 def reflection(grades: Sequence[str]) -> Thought:
-    """A reflection with one of GRADES for each of CRITERIA."""
+    """Return a reflection with one of GRADES for each of CRITERIA."""
     lines = [f"{name} : {grade}" for name, grade in zip(CRITERIA, grades, strict=True)]
     return Thought("\n".join(lines), Role.REFLECT)
 
 
 def double_check(score: int) -> Thought:
-    """The verdict on a suggested answer: 4 for right, 3 for slight defects, 2 for mostly wrong, 1
-    for wrong."""
+    """Return the verdict on a suggested answer: 4 for right, 3 for slight defects, 2 for mostly
+    wrong, 1 for wrong."""
     return Thought(f"The score this time is:{score}", Role.CHECK)
 
 
 def grades_of(text: str) -> dict[str, str]:
-    """The grade of each criterion that a reflection names, in lower case."""
+    """Read the grade of each criterion that a reflection names, in lower case."""
     return {name.lower(): grade.lower() for name, grade in GRADE.findall(text)}
 
 
 def score_of(text: str) -> int | None:
-    """The score of a double check, None if it has none from 1 to 4."""
+    """Read the score of a double check, None if it has none from 1 to 4."""
     found = SCORE.fullmatch(text)
     return int(found[1]) if found else None
 
@@ -78,13 +78,13 @@ def score_of(text: str) -> int | None:
 
 
 def make_tags(names: Sequence[str]) -> tuple[str, ...]:
-    """The opening and the closing tag of every name."""
+    """Make the opening and the closing tag of every name."""
     return tuple(f"<{end}{name}>" for name in names for end in ("", "/"))
 
 
 def write_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
-    """Thoughts between the tags of their roles, those of one role that follow one another in one
-    block. A role without a tag is written as thinking."""
+    """Write the thoughts between the tags of their roles, those of one role that follow one another
+    in one block. A role without a tag is written as thinking."""
 
     def tag(thought: Thought) -> Role:
         return thought.role if f"<{thought.role}>" in tags else Role.THINK
@@ -96,7 +96,7 @@ def write_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
 
 
 def read_program(text: str) -> Action | Malformed:
-    """The call in a <code> block: a program and, in a second fence, what it reads."""
+    """Read the call in a <code> block: a program and, in a second fence, what it reads."""
     found = PROGRAM.fullmatch(text)
     if found is None:
         return Malformed(
@@ -112,7 +112,7 @@ def read_program(text: str) -> Action | Malformed:
 
 
 def write_program(arguments: Mapping[str, Any]) -> str:
-    """A <code> block."""
+    """Write a <code> block."""
     blocks = [block("py", arguments["code"])]
     if "stdin" in arguments:
         blocks.append(block("sh", arguments["stdin"]))
@@ -128,7 +128,7 @@ Order = Mapping[str, frozenset[str]]  # of a block and of those that may follow 
 
 
 def make_order(calls: Sequence[str], unchecked: bool) -> Order:
-    """The order of blocks for the given calls. `unchecked` answers need no double check."""
+    """Make the order of blocks for the given calls. `unchecked` answers need no double check."""
     moves = frozenset({*calls, "suggested_answer", *(("answer",) if unchecked else ())})
     return {
         START: moves | {"plan"},
@@ -142,7 +142,7 @@ def make_order(calls: Sequence[str], unchecked: bool) -> Order:
 
 
 def make_block(names: Sequence[str]) -> re.Pattern[str]:
-    """One block, or the place of an observation."""
+    """Make a pattern for one block, or the place of an observation."""
     text = plain(make_tags((*names, "observation")))
     return re.compile(rf"\s*+(?:<({'|'.join(names)})>({text})</\1>|({OBSERVATION}))\s*+")
 
@@ -171,7 +171,7 @@ ABOUT = {
 
 
 def make_instruction(calls: Sequence[str], when: str) -> str:
-    """The instruction for the given calls; `when` says when the answer comes."""
+    """Make the instruction for the given calls; `when` says when the answer comes."""
     lines = [f"{number}. {ABOUT[call]}" for number, call in enumerate(calls, start=3)]
     after = 3 + len(lines)
     filled = INSTRUCTION.format(
@@ -206,13 +206,13 @@ class AfmWeb(BaseDialect):
 
     @property
     def any_ending(self) -> str:
-        """With a double check, which every agent may write."""
+        """Ending with a double check, which every agent may write."""
         so = Thought("So it is.")
         checked = [so, Thought("x", Role.SUGGEST), so, double_check(PASSING), so]
         return self.write_thoughts(checked) + self.write_answer("x")
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """The instruction describes the tools; `tools` may hold any of them."""
+        """Encode the prompt. The instruction describes the tools; `tools` may hold any of them."""
         known = [tool for tool, _ in self.calls.values()]
         for tool in tools:
             if (name := tool["function"]["name"]) not in known:
@@ -243,7 +243,7 @@ class AfmWeb(BaseDialect):
         return (self.read_call(name, text if opened else ""),)
 
     def read_call(self, name: str, text: str) -> Action | Malformed:
-        """The call that `text` is between the tags `name`."""
+        """Read the call that `text` is between the tags `name`."""
         tool, argument = self.calls[name]
         if not text.strip():
             reason = f"Nothing to look for: write <{name}>, the {argument} and </{name}>."
@@ -287,7 +287,7 @@ class AfmWeb(BaseDialect):
         return last == "answer"
 
     def _blocks(self, turns: str) -> list[tuple[str, str]]:
-        """The name and the text of every block; none if anything stands between blocks."""
+        """Return the name and the text of every block; none if anything stands between blocks."""
         found, end = [], 0
         for match in self.block.finditer(turns):
             if match.start() != end:
@@ -298,7 +298,7 @@ class AfmWeb(BaseDialect):
         return found if end == len(turns) else []
 
     def _fits(self, name: str, text: str) -> bool:
-        """Whether a block holds what it should."""
+        """Return whether a block holds what it should."""
         if name in self.calls:
             return isinstance(self.read_call(name, text), Action)
         if name == "reflection" and self.graded:
@@ -308,7 +308,7 @@ class AfmWeb(BaseDialect):
         return name == OBSERVATION or bool(text.strip())
 
     def _following(self, name: str, text: str) -> frozenset[str]:
-        """The blocks that may follow this one."""
+        """Return the blocks that may follow this one."""
         if name == "double_check":
             return frozenset({"answer" if (score_of(text) or 0) >= PASSING else "plan"})
         if name == "reflection" and POOR.lower() in grades_of(text).values():
@@ -349,7 +349,8 @@ class Afm(AfmWeb):
         return read_program(text) if name == CODE else super().read_call(name, text)
 
     def write_action(self, action: Action) -> str:
-        """Raises UserError for a program that could not be read back, such as one with a tag."""
+        """Write a call. Raises UserError for a program that could not be read back, such as one
+        with a tag."""
         if action.tool != TOOL:
             return super().write_action(action)
         if {"code"} <= action.arguments.keys() <= {"code", "stdin"}:

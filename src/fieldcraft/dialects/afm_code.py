@@ -51,24 +51,25 @@ END = re.compile("</code>|</answer>")
 
 
 def review(text: str, grade: str) -> Thought:
-    """A reflection of the code agent: any text, and below it one of GRADES for the program."""
+    """Return a reflection of the code agent: any text, and below it one of GRADES for the
+    program."""
     return Thought(f"{text}\n{CRITERIA[1]} : {grade}", Role.REFLECT)
 
 
 def is_writable(text: str) -> bool:
-    """Whether a text can stand in a block: it holds no tag."""
+    """Return whether a text can stand in a block: it holds no tag."""
     return re.fullmatch(TEXT, text) is not None
 
 
 def is_writable_program(code: str, stdin: str | None = None) -> bool:
-    """Whether a program, with what it reads, is read back as it was written."""
+    """Return whether a program, with what it reads, is read back as it was written."""
     arguments = {"code": code} if stdin is None else {"code": code, "stdin": stdin}
     written = write_program(arguments).removeprefix("<code>").removesuffix("</code>")
     return is_writable(written) and read_program(written) == Action("python", arguments)
 
 
 def is_writable_answer(text: str) -> bool:
-    """Whether an answer is read back as it was written."""
+    """Return whether an answer is read back as it was written."""
     written = _inside_answer(text)
     return is_writable(written) and _read_answer(written) == text
 
@@ -126,9 +127,9 @@ class AfmCode(CodeDialect):
 
     @property
     def answer_opening(self) -> str:
-        """It may be a program as well as a result in a box."""
+        """Opening of an answer, which may be a program as well as a result in a box."""
         return "<answer>\n"
 
     def write_answer(self, text: str) -> str:
-        """An answer of several lines is a program."""
+        """Write an answer. One of several lines is a program."""
         return f"<answer>\n{_inside_answer(text)}\n</answer>"

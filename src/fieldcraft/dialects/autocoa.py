@@ -56,7 +56,7 @@ class AutoCoA(SearchDialect):
 
     @property
     def apart(self) -> tuple[Role, ...]:
-        """None, because the policy searches inside of its thought."""
+        """Empty, because the policy searches inside of its thought."""
         return ()
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class AutoCoA(SearchDialect):
         return f"</think>\n\n\\boxed{{{text}}}"
 
     def open_answer(self, turn: str) -> str:
-        """The thought ends once, before the answer."""
+        """Return the text that opens an answer. The thought ends once, before the answer."""
         opening = super().open_answer(turn)
         return opening.replace("</think>", "") if "</think>" in turn else opening
 

@@ -1,4 +1,4 @@
-"""What the dialects share: a prompt around a question, observations as plain text, grammars.
+"""Common parts of the dialects: a prompt around a question, observations as plain text, grammars.
 
 White space is part of a dialect, and sampling must be able to reproduce the ids of a demonstration:
 the prompt ends where the policy starts to write, a turn ends exactly with its stop string or with
@@ -80,8 +80,8 @@ def _encode_frame(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def beginning(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The special tokens that the tokenizer puts before a whole text. What it puts behind one, as
-    an end of the sequence, belongs to no prompt."""
+    """Return the special tokens that the tokenizer puts before a whole text. What it puts behind
+    one, as an end of the sequence, belongs to no prompt."""
     bare = tokenizer.encode("a", add_special_tokens=False)
     whole = tokenizer.encode("a", add_special_tokens=True)
     places = range(len(whole) - len(bare) + 1)
@@ -94,18 +94,19 @@ def special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def plain(tags: Sequence[str]) -> str:
-    """A regular expression for any text without `tags` (and without an observation)."""
+    """Return a regular expression for any text without `tags` (and without an observation)."""
     forbidden = "|".join(re.escape(tag) for tag in (*tags, OBSERVATION))
     return rf"(?:(?!{forbidden})[\s\S])*+"
 
 
 def without_think(text: str) -> str:
-    """A generation prompt without the thinking part that templates of reasoning models open."""
+    """Return a generation prompt without the thinking part that templates of reasoning models
+    open."""
     return re.sub(r"<think>\s*\Z", "", text)
 
 
 def open_role(turn: str) -> str | None:
-    """The role of the block that a turn has opened last, if it has not closed it."""
+    """Return the role of the block that a turn has opened last, if it has not closed it."""
     names = re.findall(rf"<(/?(?:{'|'.join(Role)}))>", turn)
     return None if not names or names[-1].startswith("/") else str(names[-1])
 
@@ -167,9 +168,10 @@ class BaseDialect(ABC):
         return find_turn_end(self.tokenizer, self.ends, self.template)
 
     def without_think(self, text: str) -> str:
-        """A generation prompt without the thinking part that a template opens at its end; where the
-        dialect writes thinking parts of its own, also without one that the template closes, as
-        those of models that are told not to think. DeepSeek V3.1 closes one without opening it."""
+        """Return a generation prompt without the thinking part that a template opens at its end;
+        where the dialect writes thinking parts of its own, also without one that the template
+        closes, as those of models that are told not to think. DeepSeek V3.1 closes one without
+        opening it."""
         if "<think>" in self.tags:
             text = re.sub(r"(?:<think>\s*)?</think>\s*\Z", "", text)
         return without_think(text)
@@ -179,8 +181,8 @@ class BaseDialect(ABC):
         return tuple(role for role in Role if f"</{role}>" in self.tags)
 
     def unfinished(self, turn: str, name: str, tool: str) -> Calls | None:
-        """What a turn asks for that ends inside of a thought: nothing, but where a call ended it
-        the policy is told why that was not read."""
+        """Return what a turn asks for that ends inside of a thought. That is nothing, but where a
+        call ended it the policy is told why that was not read."""
         if f"</{name}>" not in turn:
             return None
         return (
@@ -194,8 +196,8 @@ class BaseDialect(ABC):
     def write_thought(self, text: str) -> str: ...
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        """Thoughts of every role are one text, in paragraphs, where a dialect has no tags for
-        roles."""
+        """Write thoughts. Those of every role are one text, in paragraphs, where a dialect has no
+        tags for roles."""
         return self.write_thought("\n\n".join(thought.text for thought in thoughts))
 
     @abstractmethod
@@ -209,39 +211,47 @@ class BaseDialect(ABC):
 
     @abstractmethod
     def obeys_grammar(self, turns: str) -> bool:
-        """Whether the turns, joined by OBSERVATION and without the end-of-sequence token, are
-        those of a complete trajectory."""
+        """Return whether the turns, joined by OBSERVATION and without the end-of-sequence token,
+        are those of a complete trajectory."""
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
-        """The prompt's text before and after the question."""
+        """Return the prompt's text before and after the question."""
         own = self.own_instruction if self.instruction is None else self.instruction
         return self.message_frame(own, tools)
 
     def message_frame(
-        self, instruction: str, tools: Sequence[dict[str, Any]] = ()
+        self,
+        instruction: str,
+        tools: Sequence[dict[str, Any]] = (),
+        system: str | None = None,
     ) -> tuple[str, str]:
-        """What stands before and after a first message of the user's that begins with an
-        instruction. A tokenizer without a chat template is a base model's; its prompt has the
-        message as plain text, on its own line. The dialect decides whether a `<think>` is
-        prefilled, so the template's own is removed."""
+        """Return the text before and after a first message of the user's that begins with an
+        instruction; `system` takes the place of the recipe's system prompt. A tokenizer without a
+        chat template is a base model's; its prompt has the message as plain text, on its own line.
+        The dialect decides whether a `<think>` is prefilled, so the template's own is removed."""
         content = f"{instruction}\n\n{MARK}" if instruction else MARK
         if self.tokenizer.chat_template is None:
             return content.removesuffix(MARK), "\n"
-        text = self.render([{"role": "user", "content": content}], tools)
+        text = self.render([{"role": "user", "content": content}], tools, system)
         before, mark, after = text.partition(MARK)
         if not mark:
             raise UserError("The chat template does not show the user's message: restore its file.")
         return before, self.without_think(after)
 
     def render(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        system: str | None = None,
     ) -> str:
-        """The chat template's text of a conversation, up to where the policy writes."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        """Render the chat template's text of a conversation, up to where the policy writes. Its
+        system prompt is the recipe's, unless `system` is another one."""
+        system = self.system if system is None else system
+        first = [] if system is None else [{"role": "system", "content": system}]
         with reading("the model's chat template", "correct its chat_template.jinja"):
             return render_chat(
                 self.tokenizer,
-                [*system, *messages],
+                [*first, *messages],
                 self.day,
                 tools=list(tools) or None,
                 add_generation_prompt=True,
@@ -252,7 +262,8 @@ class BaseDialect(ABC):
         return self.encode_prompt(self.prompt_frame(tools), question)
 
     def encode_prompt(self, frame: tuple[str, str], question: str) -> list[int]:
-        """Token ids of a prompt; only what is around the question may hold special tokens."""
+        """Encode a prompt as token ids; only what is around the question may hold special
+        tokens."""
         before, after = frame
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
@@ -271,12 +282,12 @@ class BaseDialect(ABC):
 
     @property
     def answer_opening(self) -> str:
-        """What `write_answer` begins with."""
+        """Text that `write_answer` begins with."""
         return self.write_answer(MARK).partition(MARK)[0]
 
     def open_answer(self, turn: str) -> str:
-        """A thought that is still open is closed as `write_thought` closes one, and a block of
-        another role in the same way."""
+        """Return the text that opens an answer. A thought that is still open is closed as
+        `write_thought` closes one, and a block of another role in the same way."""
         if (role := open_role(turn)) is None:
             closing = "" if not turn or turn.endswith("\n") else "\n"
         else:
@@ -327,7 +338,7 @@ class OneToolDialect(BaseDialect):
     frame: ClassVar[tuple[str, str]]  # around an observation
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """The instruction describes the tool; `tools` may hold that one."""
+        """Encode the prompt. The instruction describes the tool; `tools` may hold that one."""
         for tool in tools:
             if tool["function"]["name"] != self.tool:
                 raise UserError(
@@ -354,8 +365,8 @@ class SearchDialect(OneToolDialect):
         return f"{opening} {str(action.arguments['query']).strip()} {closing}"
 
     def read_call(self, text: str) -> Calls | None:
-        """The first call that is closed in `text`. What follows it is ignored: the last sampled
-        token may hold more characters than the stop string needs."""
+        """Read the first call that is closed in `text`. What follows it is ignored: the last
+        sampled token may hold more characters than the stop string needs."""
         opening, closing = self.call_tags
         head, closed, _ = text.partition(closing)
         if not closed:

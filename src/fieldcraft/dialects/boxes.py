@@ -14,8 +14,9 @@ _BRACE = re.compile(r"\\boxed\s*\{|(?<!\\)\\*+[{}]")
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or `\mathrm{}`
-    around all of it is removed, and a box that is empty or stands in a thought does not count.
+    r"""Return the content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or
+    `\mathrm{}` around all of it is removed, and a box that is empty or stands in a thought does not
+    count.
 
     The signs `\{` and `\}` are no braces, as in `\left\{ ... \right.`, unless no box would be
     complete without them."""
@@ -38,16 +39,16 @@ def _last_of(text: str, braces: list[re.Match[str]]) -> str | None:
 
 
 def _braces(text: str) -> Iterator[re.Match[str]]:
-    r"""The braces of a text, boxes among them. An odd number of backslashes before one makes it a
-    sign."""
+    r"""Yield the braces of a text, boxes among them. An odd number of backslashes before one makes
+    it a sign."""
     for brace in _BRACE.finditer(text):
         if "boxed" in brace[0] or brace[0].count("\\") % 2 == 0:
             yield brace
 
 
 def unboxed(text: str) -> str:
-    r"""An answer without the `\boxed{...}` around all of it, which models that learned mathematics
-    also write between the tags of other dialects."""
+    r"""Return an answer without the `\boxed{...}` around all of it, which models that learned
+    mathematics also write between the tags of other dialects."""
     whole = text.strip()
     box = _BOX.fullmatch(whole)
     if box is None:

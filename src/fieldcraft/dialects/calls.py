@@ -24,7 +24,8 @@ DECODER = json.JSONDecoder()
 
 
 def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
-    """The call in the JSON between the tags, where a key named `arguments` holds its arguments."""
+    """Read the call in the JSON between the tags, where a key named `arguments` holds its
+    arguments."""
     try:
         call = json.loads(payload)
         # Python reads more than JSON allows: NaN, infinities, halves of characters.
@@ -39,13 +40,14 @@ def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
 
 
 def _name_in(payload: str) -> str:
-    """The tool that a call names which is not as it must be; "" where no name can be read."""
+    """Return the tool that a call names which is not as it must be; "" where no name can be
+    read."""
     found = NAME.search(payload)
     return found[1] if found else ""
 
 
 def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
-    """A call as JSON in which no tag stands: inside JSON it can only be in a string."""
+    """Write a call as JSON in which no tag stands: inside JSON it can only be in a string."""
     payload = json.dumps(call, ensure_ascii=False)
     for tag in tags:
         payload = payload.replace(tag, f"\\u003c{tag[1:]}")
@@ -70,9 +72,9 @@ class CallsOfTurn:
 
 
 def read_turn(text: str) -> CallsOfTurn:
-    """The calls of a turn and the text around them, after the thought has ended. The last </think>
-    ends it, but for those in strings of calls. While it goes on, all calls are drafts. A turn may
-    begin with a thought between the tags of others, as <thinking>."""
+    """Read the calls of a turn and the text around them, after the thought has ended. The last
+    </think> ends it, but for those in strings of calls. While it goes on, all calls are drafts. A
+    turn may begin with a thought between the tags of others, as <thinking>."""
     place = begin = end_of_other_thought(text)
     turn = CallsOfTurn(begin)
     while mark := MARK.search(text, place):
@@ -92,7 +94,7 @@ def read_turn(text: str) -> CallsOfTurn:
 
 
 def _call_at(text: str, mark: re.Match[str]) -> tuple[Action | Malformed | None, int]:
-    """The call that begins at a tag, and where it ends. None where the tag is only text."""
+    """Return the call that begins at a tag, and where it ends. None where the tag is only text."""
     begin = mark.end()
     if mark[0] == "</tool_call>":
         return Malformed("A tool call starts with <tool_call>."), begin
@@ -110,7 +112,7 @@ def unclosed(payload: str) -> Malformed:
 
 
 def closing_tag(text: str, place: int = 0) -> re.Match[str] | None:
-    """The tag that follows the JSON values at a place, None where something else does."""
+    """Return the tag that follows the JSON values at a place, None where something else does."""
     while True:
         begin = SPACE.match(text, place)
         assert begin is not None

@@ -21,7 +21,7 @@ from fieldcraft.types import UserError
 
 @dataclass(frozen=True)
 class Chat:
-    """What stands around messages, in the tokens of a dialect's model.
+    """Frame around messages, in the tokens of a dialect's model.
 
     The dialect's tags do not matter here, but its system prompt and its template's variables do,
     and so does an instruction that the recipe sets.
@@ -30,18 +30,19 @@ class Chat:
     dialect: BaseDialect
 
     def prompt(self, message: str) -> list[int]:
-        """Token ids up to where the policy starts to write. The message is plain text."""
+        """Return the token ids up to where the policy starts to write. The message is plain
+        text."""
         frame = self.dialect.message_frame(self.dialect.instruction or "")
         return self.dialect.encode_prompt(frame, message)
 
     def write_reply(self, message: str) -> str:
-        """What follows a turn of the policy, its end-of-sequence token included, up to its next
-        turn."""
+        """Write what follows a turn of the policy, its end-of-sequence token included, up to its
+        next turn."""
         opening, closing = self.frame
         return opening + message + closing
 
     def encode_reply(self, message: str) -> list[int]:
-        """Token ids of `write_reply`; only its frame may hold special tokens."""
+        """Encode `write_reply` as token ids; only its frame may hold special tokens."""
         opening, closing = self.frame
         tokenizer = self.dialect.tokenizer
         return [
@@ -52,7 +53,7 @@ class Chat:
 
     @cached_property
     def frame(self) -> tuple[str, str]:
-        """What the template writes between the end of a turn and a message, and behind that.
+        """Text that the template writes between the end of a turn and a message, and behind that.
 
         Raises UserError for a template that ends a turn otherwise than with the end-of-sequence
         token, or that shows no message after a turn.
@@ -79,6 +80,6 @@ class Chat:
         return opening, self.dialect.without_think(closing)
 
     def action(self, written: str) -> str:
-        """The text of a turn: without the end-of-sequence token, and without what a model that
-        reasons thought before. A thought that never ends says nothing."""
+        """Return the text of a turn: without the end-of-sequence token, and without what a model
+        that reasons thought before. A thought that never ends says nothing."""
         return reasoning_and_reply(self.dialect.end.strip(written))[1].strip()

@@ -1,4 +1,4 @@
-"""What the dialects of code agents share: one tool, `python`, and programs between fences."""
+"""Common parts of the dialects of code agents: one tool, `python`, and programs between fences."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ BODY = r"(?:(?!^```)[\s\S])*+"  # lines of which none begins with a fence
 
 
 def fence(language: str) -> str:
-    """A regular expression (to be used with re.MULTILINE) of a fenced block, whose group is what is
-    inside. Both fences have lines of their own."""
+    """Return a regular expression (to be used with re.MULTILINE) of a fenced block, whose group is
+    what is inside. Both fences have lines of their own."""
     return rf"{LINE}```{language}[ \t]*\n({BODY})^```[ \t]*$"
 
 
 def block(language: str, text: str) -> str:
-    """A fenced block, from its first fence to its last."""
+    """Return a fenced block, from its first fence to its last."""
     return f"```{language}\n{text}\n```"
 
 
 def inside(body: str) -> str:
-    """The text in a fenced block. The line feed before the last fence is that of the fence."""
+    """Return the text in a fenced block. The line feed before the last fence is that of the
+    fence."""
     return body.removesuffix("\n")
 
 
 def program(code: str) -> Action | Malformed:
-    """The call that runs `code`."""
+    """Return the call that runs `code`."""
     if not code.strip():
         reason = "The program is empty: write Python that prints what you want to know."
         return Malformed(reason, TOOL)
@@ -52,11 +53,11 @@ class CodeDialect(OneToolDialect):
 
     @abstractmethod
     def write_call(self, action: Action) -> str:
-        """A call with the arguments that the dialect knows."""
+        """Write a call with the arguments that the dialect knows."""
 
     def write_action(self, action: Action) -> str:
-        """Raises UserError for another tool, and for a program that the dialect could not read
-        back, such as one with a closing tag in a string."""
+        """Write a call. Raises UserError for another tool, and for a program that the dialect could
+        not read back, such as one with a closing tag in a string."""
         given = action.arguments
         if action.tool == self.tool and {"code"} <= given.keys() <= self.arguments:
             text = self.write_call(action)

@@ -51,7 +51,7 @@ class Unwritable(UserError):
 def encode_demonstration(
     task: Task, steps: Sequence[Step], dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> Trajectory:
-    """The trajectory of `steps`; `tools` are JSON schemas, as for `dialects.naming.Names`.
+    """Encode `steps` as a trajectory; `tools` are JSON schemas, as for `dialects.naming.Names`.
 
     Consecutive thoughts of a role are joined by a blank line. Status, answer and well-formedness
     are what the dialect reads from the text that was written, so a demonstration that breaks the
@@ -99,7 +99,7 @@ def encode_pair(
     dialect: Dialect,
     tools: Sequence[dict[str, Any]],
 ) -> tuple[Trajectory, Trajectory]:
-    """Both ways to continue after `before`, as trajectories whose last segments differ.
+    """Encode both ways to continue after `before`, as trajectories whose last segments differ.
 
     Each way is one policy turn, or the beginning of one where it ends in a thought. A thought that
     ends `before` begins that turn. Every turn is encoded whole, and the ids that both begin with
@@ -125,7 +125,7 @@ def encode_pair(
 
 
 def _go_on(before: Sequence[Step], way: Sequence[Step]) -> list[Step]:
-    """The steps of both. A thought that continues is on one line."""
+    """Join the steps of `before` and a way. A thought that continues is on one line."""
     match [*before[-1:], *way[:1]]:
         case [Thought(begun, role), Thought(ended, other)] if role == other:
             return [*before[:-1], Thought(f"{begun} {ended}", role), *way[1:]]
@@ -148,7 +148,7 @@ def _encode_way(
 def reads_back(
     trajectory: Trajectory, last: Step, dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> bool:
-    """Whether the dialect parses the last turn of one side of a pair into its own steps."""
+    """Return whether the dialect parses the last turn of one side of a pair into its own steps."""
     turns = [
         dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
         for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
@@ -162,7 +162,7 @@ def reads_back(
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
-    """Ids of one policy turn. Special tokens named in its text are text."""
+    """Encode one policy turn as ids. Special tokens named in its text are text."""
     text = dialect.write_thoughts(thoughts) + end
     ids = encode_written(dialect.tokenizer, text)
     return ids if text.endswith(dialect.stop) else [*ids, dialect.end.token]
@@ -170,7 +170,7 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list
 
 @dataclass(slots=True)
 class _Turn:
-    """What the policy wrote in one turn, and what its calls returned."""
+    """Turn of the policy, and what its calls returned."""
 
     thoughts: list[Thought] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
@@ -179,14 +179,14 @@ class _Turn:
     summary: str | None = None  # then there is nothing else in the turn
 
     def end(self, dialect: Dialect) -> str:
-        """The text after the thoughts."""
+        """Return the text after the thoughts."""
         if self.answer is not None:
             return dialect.write_answer(self.answer.text)
         return dialect.write_calls(self.actions) if self.actions else ""
 
 
 def _written_end(turn: _Turn, dialect: Dialect) -> str:
-    """The text after the thoughts of a turn. Raises Unwritable."""
+    """Return the text after the thoughts of a turn. Raises Unwritable."""
     try:
         return turn.end(dialect)
     except UserError as error:
@@ -195,7 +195,7 @@ def _written_end(turn: _Turn, dialect: Dialect) -> str:
 
 
 def _require_read(task: Task, turn: _Turn, dialect: Dialect, said: Sequence[str]) -> None:
-    """Raises Unwritable unless the dialect reads the calls of the last turn as they are, whatever
+    """Raise Unwritable unless the dialect reads the calls of the last turn as they are, whatever
     its thoughts say."""
     read, written = dialect.parse(said), dialect.write_calls(turn.actions)
     match read:
@@ -215,12 +215,12 @@ def _require_read(task: Task, turn: _Turn, dialect: Dialect, said: Sequence[str]
 
 
 def require_order(task: Task, steps: Sequence[Step]) -> None:
-    """Raises Unwritable for steps in an impossible order."""
+    """Raise Unwritable for steps in an impossible order."""
     _turns(task, steps)
 
 
 def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
-    """The turns that steps make up. Raises Unwritable for an impossible order."""
+    """Return the turns that steps make up. Raises Unwritable for an impossible order."""
     if not steps or isinstance(steps[0], Observation):
         told = f"The demonstration of task {task.id} must start with a thought or a move."
         raise Unwritable(told, "with no thought or move at their beginning")
@@ -261,8 +261,8 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
 
 
 def answered_calls(steps: Sequence[Step]) -> list[Call]:
-    """The calls that have an observation, in order: of the actions of a turn, the first has the
-    first observation after them, and so on."""
+    """Return the calls that have an observation, in order: of the actions of a turn, the first has
+    the first observation after them, and so on."""
     waiting: list[Action] = []
     calls: list[Call] = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""How a chain is folded: what asks for a summary, how it is read, and how the next chain begins.
+"""Folding of a chain: what asks for a summary, how it is read, and how the next chain begins.
 
     observation  \\n\\n<information>...</information>\\n\\n
     prompt       My context is nearly full. ...\\n<summary>\\n
@@ -25,7 +25,8 @@ STOP = SUMMARY[1:]  # the summary ends a turn of its own
 
 
 def request(dialect: Dialect) -> str:
-    """What asks for a summary. Raises UserError for a dialect that has no words for it."""
+    """Return the text that asks for a summary. Raises UserError for a dialect that has no words for
+    it."""
     if (text := dialect.summary_request) is None:
         raise UserError(
             f"The dialect {dialect.name} has no tag for a summary, so its chains cannot be folded:"
@@ -39,19 +40,19 @@ def encode_request(dialect: Dialect) -> list[int]:
 
 
 def encode_summary(dialect: Dialect, text: str) -> list[int]:
-    """A summary as the policy writes it after the request."""
+    """Encode a summary as the policy writes it after the request."""
     return encode_written(dialect.tokenizer, f"{text}\n{SUMMARY[1]}")
 
 
 def read_summary(turn: str) -> str | None:
-    """The summary that a turn holds; None if it is empty, or never ended."""
+    """Read the summary that a turn holds; None if it is empty, or never ended."""
     text, ended, _ = turn.partition(SUMMARY[1])
     return text.strip() or None if ended else None
 
 
 def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary: str) -> str:
-    """What the next chain asks in place of the question: the question, the last plan in what the
-    policy has `written` (of all chains, if the dialect has plans), and the summary."""
+    """Return what the next chain asks in place of the question: the question, the last plan in what
+    the policy has `written` (of all chains, if the dialect has plans), and the summary."""
     parts = [question.strip()]
     opening, closing = f"<{Role.PLAN}>", f"</{Role.PLAN}>"
     if opening in dialect.tags:
@@ -61,10 +62,10 @@ def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary
 
 
 def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
-    """Whether all chains obey the dialect's grammar. In each but the last, a summary stands where
-    the last turn would; it holds no tag of the dialect and no special token. A chain that begins
-    with a summary may go on from it as from a thought. An answer that the policy was made to give
-    is no ending of its own."""
+    """Return whether all chains obey the dialect's grammar. In each but the last, a summary stands
+    where the last turn would; it holds no tag of the dialect and no special token. A chain that
+    begins with a summary may go on from it as from a thought. An answer that the policy was made to
+    give is no ending of its own."""
     if trajectory.forced:
         return False
     summary = None
@@ -81,7 +82,8 @@ def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
 
 
 def _goes_on_well(dialect: Dialect, summary: str | None, written: Sequence[str]) -> bool:
-    """Whether a chain that begins with this summary obeys the grammar, with it or without it."""
+    """Return whether a chain that begins with this summary obeys the grammar, with it or without
+    it."""
     if dialect.well_formed(written):
         return True
     if summary is None or not written:
@@ -92,9 +94,9 @@ def _goes_on_well(dialect: Dialect, summary: str | None, written: Sequence[str])
 def fold_problems(
     key: str, budget: Limits, dialect: Dialect, prompt: int, reserve: int
 ) -> Iterator[str]:
-    """A chain must have room for its summary whenever it is folded, and the next chain for a turn
-    before it is folded again. `key` is where a recipe has the budget, `reserve` what is held back
-    of it for a forced answer."""
+    """Yield the problems of a budget. A chain must have room for its summary whenever it is folded,
+    and the next chain for a turn before it is folded again. `key` is where a recipe has the budget,
+    `reserve` what is held back of it for a forced answer."""
     if budget.fold is None:
         return
     asked = len(encode_request(dialect))

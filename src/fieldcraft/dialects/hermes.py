@@ -5,7 +5,8 @@
     policy       <think>\\nSo ...\\n</think>\\n\\n\\boxed{Zavrazhye}<|im_end|>
 
 A turn ends with the end-of-sequence token alone, so it can make several calls. The text around
-and between its observations comes from the tokenizer's own chat template. Thinking is optional.
+and between its observations comes from the tokenizer's own chat template; where that knows no
+tools, or there is none, `tool_prompts` says how they are shown. Thinking is optional.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from fieldcraft.dialects.base import (
-    MARK,
     OBSERVATION,
     REQUEST,
     BaseDialect,
     plain,
     special_tokens,
 )
-from fieldcraft.dialects.calls import dump_call, read_call, read_turn
+from fieldcraft.dialects.calls import dump_call, read_turn
 from fieldcraft.dialects.marked_answers import marked_answer
+from fieldcraft.dialects.templates import takes_system
 from fieldcraft.dialects.thoughts import after_other_thoughts, without_drafts
+from fieldcraft.dialects.tool_prompts import (
+    Frame,
+    describe_tools,
+    own_frame,
+    shows_tools,
+    template_frame,
+)
 from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
 
 INSTRUCTION = """\
@@ -52,22 +59,10 @@ THINK = rf"(?:\s*<think>{plain([tag for tag in TAGS if 'call' not in tag])}</thi
 GRAMMAR = re.compile(
     rf"(?:{THINK}{TEXT}(?:<tool_call>{TEXT}</tool_call>\s*)+{OBSERVATION})*{THINK}{TEXT}"
 )
-PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
 
 
 def _are_actions(parsed: Answer | Calls | None) -> bool:
     return isinstance(parsed, tuple) and all(isinstance(call, Action) for call in parsed)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What a chat template writes between two calls of a turn, and, after the token that ends the
-    turn, before, between and after the observations."""
-
-    separator: str
-    opening: str
-    between: str
-    closing: str
 
 
 @dataclass(frozen=True)
@@ -79,56 +74,38 @@ class Hermes(BaseDialect):
     own_request = REQUEST
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
-        before, after = super().prompt_frame(tools)
         described = json.dumps(list(tools), ensure_ascii=False)
         for token in special_tokens(self.tokenizer).values():
             if token in described:
                 raise UserError(f"The description of a tool contains the special token {token!r}.")
-        for tool in tools:
-            if tool["function"]["name"] not in before:
-                raise UserError(
-                    "The tokenizer's chat template does not show tools; use another dialect or a "
-                    "template with tools."
-                )
-        return before, after
+        if not tools or (self.writes_calls and shows_tools(self)):
+            return super().prompt_frame(tools)
+        return self._frame_with(describe_tools(tools))
+
+    def _frame_with(self, described: str) -> tuple[str, str]:
+        """Return the frame of a prompt of our own: the tools stand in the system message, or in the
+        user's first."""
+        own = self.own_instruction if self.instruction is None else self.instruction
+        if self._takes_system:
+            system = "\n\n".join(part for part in (self.system, described) if part)
+            return self.message_frame(own, system=system)
+        return self.message_frame("\n\n".join(part for part in (described, own) if part))
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        return takes_system(self.tokenizer, self.template)
+
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Return whether the chat template writes calls and results as this dialect reads them.
+        Raises UserError as `template_frame` does."""
+        return template_frame(self) is not None
 
     @cached_property
     def frame(self) -> Frame:
-        """What the chat template writes around two calls of a turn and their observations."""
-        function = {"name": PROBE.tool, "arguments": PROBE.arguments}
-        calls = [{"type": "function", "function": function}]
-        observed = {"role": "tool", "content": MARK}
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "question"},
-            {"role": "assistant", "content": "", "tool_calls": 2 * calls},
-            observed,
-            observed,
-        ]
-        text = ""
-        if self.tokenizer.chat_template is not None:
-            # A template that was not made for tools may fail on the arguments of a call.
-            with suppress(UserError):
-                text = self.render(messages)
-        before, _, rest = text.partition(MARK)
-        between, mark, closing = rest.partition(MARK)
-        head, _, second = before.rpartition("<tool_call>")
-        first, _, separator = head.rpartition("</tool_call>")
-        payload, _, ending = second.rpartition("</tool_call>")
-        written = (first.rpartition("<tool_call>")[2], payload)
-        if not mark or any(read_call(call) != PROBE for call in written):
-            raise UserError(
-                "The tokenizer's chat template does not write tool calls as JSON between "
-                "<tool_call> tags, with the tools' responses after them; use another dialect or a "
-                "template that does."
-            )
-        end = self.end.text
-        space, ended, opening = ending.partition(end)
-        if not ended or space.strip():
-            raise UserError(
-                f"The tokenizer's chat template does not end a turn with {end!r}; set the "
-                "tokenizer's eos_token to what ends a turn."
-            )
-        return Frame(separator, opening, between, self.without_think(closing))
+        """Text around the calls of a turn and their observations: as the chat template writes it,
+        or else of our own."""
+        return template_frame(self) or own_frame(self)
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
         opening = "" if place.index else self.frame.opening
@@ -171,6 +148,6 @@ class Hermes(BaseDialect):
 
 
 def _outline(written: str) -> str:
-    """A turn without what its calls say, which may be any text."""
+    """Return a turn without what its calls say, which may be any text."""
     turn = read_turn(written)
     return written[: turn.begin] + "<tool_call></tool_call>".join(turn.pieces)

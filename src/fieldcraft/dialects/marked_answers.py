@@ -45,7 +45,8 @@ _STOP = re.compile(r"(?<!\.[A-Za-z])\.\Z")  # U.S. keeps its own
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:
-    """What a message says before its answer, and the answer; None where nothing marks one."""
+    """Return what a message says before its answer, and the answer; None where nothing marks
+    one."""
     text = without_drafts(text)
     boxed = last_box(text)
     if boxed is not None:
@@ -62,7 +63,8 @@ def marked_answer(text: str) -> tuple[str, str] | None:
 
 
 def _without_formula(before: str, after: str) -> str:
-    """The text before a box without a formula that goes on in it, as in "So $x = \\boxed{4}$"."""
+    """Return the text before a box without a formula that goes on in it, as in "So $x =
+    \\boxed{4}$"."""
     ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
     begin = before.rfind(_FORMULAS[ends]) if ends else -1
     closed = ends in before[begin + len(ends) :] or (ends in _SAME and before.count(ends) % 2 == 0)
@@ -70,5 +72,5 @@ def _without_formula(before: str, after: str) -> str:
 
 
 def _bare(answer: str) -> str:
-    """An answer without emphasis and the full stop of its sentence."""
+    """Return an answer without emphasis and the full stop of its sentence."""
     return _STOP.sub("", answer.strip().strip(_AROUND)).strip(_AROUND)

@@ -28,7 +28,7 @@ CALLED = "called"  # of a schema: the signatures of both kinds. Of a task's meta
 def with_names(
     schema: dict[str, Any], seen: Sequence[str], unseen: Sequence[str]
 ) -> dict[str, Any]:
-    """The schema of a tool that has these names; its own where there are none of a kind.
+    """Return the schema of a tool that has these names; its own where there are none of a kind.
 
     Raises UserError for a signature with more arguments than the tool has, or with two of a name.
     """
@@ -77,11 +77,11 @@ class Names:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """What the prompt shows."""
+        """Schemas that the prompt shows."""
         return [named.schema for named in self._tools.values()]
 
     def written(self, action: Action) -> Action:
-        """A call by the tool's own names, as the policy writes it here."""
+        """Return a call by the tool's own names, as the policy writes it here."""
         for name, named in self._tools.items():
             if named.own == action.tool and named.arguments is not None:
                 back = {own: shown for shown, own in named.arguments.items()}
@@ -89,8 +89,8 @@ class Names:
         return action
 
     def meant(self, move: Action | Malformed) -> Action | Malformed:
-        """What the policy wrote, by the tool's own names. Of a call that cannot be read but names a
-        tool, it says whether the question offers that."""
+        """Return the call that the policy wrote, by the tool's own names. Of a call that cannot be
+        read but names a tool, it says whether the question offers that."""
         if isinstance(move, Action):
             return self._meant(move)
         if not move.tool:
@@ -118,7 +118,7 @@ class Names:
 
 
 def offered_with(task: Task) -> list[str] | None:
-    """The names of the tools that a question is asked with; None: all. Raises UserError for
+    """Return the names of the tools that a question is asked with; None: all. Raises UserError for
     metadata that is no list of names."""
     names = task.meta.get(OFFERED)
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):

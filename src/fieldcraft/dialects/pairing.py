@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Unpaired(Exception):
-    """Why results and calls do not belong together, as in "a result of an unknown call"."""
+    """Reason why results and calls do not belong together, as in "a result of an unknown call"."""
 
 
 class Label(NamedTuple):
@@ -19,7 +19,7 @@ class Label(NamedTuple):
 
 
 def order_of_calls(calls: Sequence[Label], results: Sequence[Label]) -> list[int]:
-    """The place among `results` of each call's result.
+    """Return the place among `results` of each call's result.
 
     Ids decide. Only where neither calls nor results have any, the first result is that of the first
     call, and so on; then there must be as many, and no tool's name may say otherwise.
@@ -52,7 +52,7 @@ def order_of_calls(calls: Sequence[Label], results: Sequence[Label]) -> list[int
 
 
 def _refuse_other_order(calls: Sequence[Label], results: Sequence[Label]) -> None:
-    """Raises Unpaired where the order of results without ids can be another one."""
+    """Raise Unpaired where the order of results without ids can be another one."""
     if len(calls) != len(results):
         raise Unpaired("results that are not as many as the calls")
     for call, result in zip(calls, results, strict=True):

@@ -12,7 +12,8 @@ RESULTS = "result 1: Ada Lind\nresult 2: Bo Berg"
 
 
 def part_problems(tokenizer: Tokenizer) -> list[str]:
-    """A sentence about a tokenizer that cannot encode the parts of a prompt apart, or nothing."""
+    """Return a sentence about a tokenizer that cannot encode the parts of a prompt apart, or
+    nothing."""
     born, first = (encode_plain(tokenizer, part) for part in ("born", "first"))
     if tokenizer.decode(born) != "born" or tokenizer.decode([*born, *first]) == "bornfirst":
         return []
@@ -23,7 +24,8 @@ def part_problems(tokenizer: Tokenizer) -> list[str]:
 
 
 def round_trip_problems(dialect: Dialect) -> list[str]:
-    """Sentences about texts that change when they are encoded and decoded; empty if none does."""
+    """Return the sentences about texts that change when they are encoded and decoded; empty if none
+    does."""
     tokenizer = dialect.tokenizer
 
     def differs(ids: Sequence[int], text: str) -> bool:

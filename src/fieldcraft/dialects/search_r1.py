@@ -40,13 +40,13 @@ Question:"""
 
 
 def make_tags(result: str) -> tuple[str, ...]:
-    """All tags of the family; `result` is the tag around search results."""
+    """Make all tags of the family; `result` is the tag around search results."""
     names = ("think", "search", result, "answer")
     return tuple(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
 
 
 def make_grammar(tags: Sequence[str]) -> re.Pattern[str]:
-    """Thoughts and searches in turn, then a thought and the answer."""
+    """Make the grammar: thoughts and searches in turn, then a thought and the answer."""
     text = plain(tags)
     think = rf"\s*<think>{text}</think>\s*"
     return re.compile(

@@ -1,4 +1,4 @@
-"""What a recipe can set in a tokenizer's chat template: its variables and a system prompt."""
+"""Settings of a recipe for a tokenizer's chat template: its variables and a system prompt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ OTHER_CLOCK = re.compile(r"strftime_now\b(?!\s+is\s+(?:not\s+)?defined)")
 def render_chat(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], day: date = DATE, **options: Any
 ) -> str:
-    """The chat template's text of a conversation. A template that writes the date writes `day`.
+    """Render the chat template's text of a conversation. A template that writes the date writes
+    `day`.
 
     Raises UserError for a template that asks for the date in a format that it computes, or that
     gives the clock another name.
@@ -42,7 +43,7 @@ def render_chat(
 
 
 def _dated(source: str, day: date) -> str:
-    """A template with the date in place of the calls of transformers' clock."""
+    """Return a template with the date in place of the calls of transformers' clock."""
     dated = CLOCK.sub(lambda call: f"{call[1]}{day.strftime(call[2])}{call[1]}", source)
     if OTHER_CLOCK.search(dated):
         raise UserError(
@@ -61,7 +62,7 @@ def shows_date(tokenizer: Tokenizer, given: Mapping[str, Any]) -> bool:
 
 
 def template_variables(tokenizer: Tokenizer) -> set[str]:
-    """The variables of the chat template, without those that it always gets."""
+    """Return the variables of the chat template, without those that it always gets."""
     used: set[str] = set()
     jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
     for source in _sources(tokenizer.chat_template):
@@ -71,7 +72,8 @@ def template_variables(tokenizer: Tokenizer) -> set[str]:
 
 
 def _sources(template: Any) -> Iterator[str]:
-    """A tokenizer may have no template, one, or several by name."""
+    """Yield the sources of a template. A tokenizer may have no template, one, or several by
+    name."""
     match template:
         case str(source):
             yield source
@@ -80,7 +82,7 @@ def _sources(template: Any) -> Iterator[str]:
 
 
 def check_variables(tokenizer: Tokenizer, given: Mapping[str, Any]) -> None:
-    """Raises UserError for a variable that the chat template never mentions."""
+    """Raise UserError for a variable that the chat template never mentions."""
     if tokenizer.chat_template is None:
         raise UserError(
             "The tokenizer has no chat template, so remove 'template' from the recipe or use a"
@@ -94,7 +96,7 @@ def check_variables(tokenizer: Tokenizer, given: Mapping[str, Any]) -> None:
 
 
 def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) -> None:
-    """Raises UserError if a system prompt would not reach the model."""
+    """Raise UserError if a system prompt would not reach the model."""
     if tokenizer.chat_template is None:
         raise UserError(
             "The tokenizer has no chat template, so a system prompt has no place; write its text"
@@ -115,8 +117,33 @@ def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) ->
         )
 
 
+def takes_system(tokenizer: Tokenizer, given: Mapping[str, Any]) -> bool:
+    """Tell whether the chat template has a place for a system prompt: one that it shows, and not as
+    if the model had said it."""
+    if tokenizer.chat_template is None:
+        return False
+
+    def shown(role: str) -> str:
+        talk = [{"role": role, "content": TURN}, {"role": "user", "content": "?"}]
+        with suppress(TemplateError):  # a template may refuse such a conversation
+            return render_chat(tokenizer, talk, add_generation_prompt=True, **given)
+        return ""
+
+    return TURN in shown("system") and shown("system") != shown("assistant")
+
+
+def names_role(tokenizer: Tokenizer, role: str) -> bool:
+    """Tell whether the chat template has words of its own for messages of a role. Many templates
+    write the name of any role, also of one that the model has never met."""
+    return any(
+        f"{quote}{role}{quote}" in source
+        for source in _sources(tokenizer.chat_template)
+        for quote in "'\""
+    )
+
+
 def check_opening(tokenizer: Tokenizer, special: Collection[str], given: Mapping[str, Any]) -> None:
-    """Raises UserError for a chat template that writes special tokens between the start of the
+    """Raise UserError for a chat template that writes special tokens between the start of the
     model's turn and its text, as for models that answer in channels: they would be a part of every
     answer, and missing in every demonstration."""
     if tokenizer.chat_template is None:

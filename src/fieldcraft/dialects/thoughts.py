@@ -46,8 +46,8 @@ _CALL = re.compile(r"<(?:tool_call|code|\w*search|\w+_code)>|```")  # its text m
 
 
 def after_other_thoughts(text: str) -> str | None:
-    """Text after the thoughts that it begins with in the forms of other models, or that a prompt
-    has opened; None while one is still open."""
+    """Return the text after the thoughts that it begins with in the forms of other models, or that
+    a prompt has opened; None while one is still open."""
     place, opened = 0, True
     while opened:
         opened = False
@@ -65,8 +65,8 @@ def _after_space(text: str, place: int) -> int:
 
 
 def _end_of_prefilled(text: str, place: int) -> int:
-    """Where a thought ends that nothing in the text has opened, 0 where there is none before the
-    first call."""
+    """Return where a thought ends that nothing in the text has opened, 0 where there is none before
+    the first call."""
     call = _CALL.search(text, place)
     until = call.start() if call else len(text)
     ends = (
@@ -79,7 +79,7 @@ def _end_of_prefilled(text: str, place: int) -> int:
 
 
 def without_drafts(text: str) -> str:
-    """A text without the thoughts further on in it that draft an answer, one that never ends
+    """Return a text without the thoughts further on in it that draft an answer, one that never ends
     included: whatever is in them is not what the text says."""
     for opening, closing in _FORMS:
         place = 0
@@ -93,7 +93,7 @@ def without_drafts(text: str) -> str:
 
 
 def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -> str | None:
-    """Text of a turn after its thoughts of these roles; None while one is still open.
+    """Return the text of a turn after its thoughts of these roles; None while one is still open.
 
     The first of the strings `stop` ends the turn, unless it stands in a thought. Thoughts in the
     forms of other models may stand before and after these.
@@ -117,15 +117,15 @@ def _after_own_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str]) -
 
 
 def end_of_other_thought(text: str) -> int:
-    """Where the thoughts end that a text begins with in the forms of other models, 0 where there
-    are none, one is still open or nothing follows."""
+    """Return where the thoughts end that a text begins with in the forms of other models, 0 where
+    there are none, one is still open or nothing follows."""
     said = (after_other_thoughts(text) or "").lstrip()
     return len(text) - len(said) if said and said != text.lstrip() else 0
 
 
 def reasoning_and_reply(text: str) -> tuple[str, str]:
-    """What a model that reasons before it writes reasoned, and what it wrote after that. Of
-    reasoning that never ended, nothing is a reply."""
+    """Return the reasoning of a model that reasons before it writes, and the text that it wrote
+    after that. Of reasoning that never ended, nothing is a reply."""
     said = after_thoughts(text, (Role.THINK,))
     reply = "" if said is None else said
     reply = reply[end_of_other_thought(reply) :]
@@ -134,7 +134,7 @@ def reasoning_and_reply(text: str) -> tuple[str, str]:
 
 
 class ThoughtReader:
-    """Reads the thoughts of turns in a dialect."""
+    """Reader of the thoughts of turns in a dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._ends = dialect.end.texts
@@ -146,12 +146,13 @@ class ThoughtReader:
         self._apart = () if dialect.stop else dialect.apart
 
     def begins_inside(self, before: str) -> bool:
-        """Whether a turn begins as a thought: `before` (prompt and earlier turns) has opened one
-        that nobody closed, or the dialect has no tags for thoughts."""
+        """Return whether a turn begins as a thought: `before` (prompt and earlier turns) has opened
+        one that nobody closed, or the dialect has no tags for thoughts."""
         return self._untagged or before.rfind("<think>") > before.rfind("</think>")
 
     def read(self, text: str, inside: bool) -> list[Thought]:
-        """The thoughts in the text of a turn, as far as it has been written, each with its role.
+        """Read the thoughts in the text of a turn, as far as it has been written, each with its
+        role.
 
         Text outside of a role's tags counts if the dialect has no such tags. The first mark of
         another kind, such as the tag of a call, ends the thoughts, unless it stands in a thought in
@@ -175,7 +176,8 @@ class ThoughtReader:
         return [thought for thought in found if thought.text]
 
     def settled(self, text: str) -> str:
-        """The text of an unfinished turn without an end that could be the beginning of a mark."""
+        """Return the text of an unfinished turn without an end that could be the beginning of a
+        mark."""
         for length in range(min(len(self._words[0]), len(text)), 0, -1):
             if any(word.startswith(text[-length:]) for word in self._words):
                 return text[:-length]

@@ -42,7 +42,7 @@ LAYOUT = re.compile(rf"\s*<think>{TEXT}</think>(?:{CALLS}(?:{RESPONSE})?|{RESPON
 
 
 def thought_and_answer(turn: str) -> tuple[str, str]:
-    """What a turn thinks, and what it says after that. Either may be empty."""
+    """Return the thought of a turn, and what it says after that. Either may be empty."""
     read = read_turn(turn)
     # It never stopped.
     if read.thinking or after_other_thoughts(turn[read.begin :]) is None:
@@ -69,7 +69,7 @@ class AnswerBlock:
 
 
 def read_blocks(answer: str) -> list[AnswerBlock]:
-    """The blocks of an answer, from left to right. A tag inside of a block is text."""
+    """Read the blocks of an answer, from left to right. A tag inside of a block is text."""
     found, place = list[AnswerBlock](), 0
     while mark := OPENING.search(answer, place):
         if mark[1] == "tool_call":
@@ -84,8 +84,8 @@ def read_blocks(answer: str) -> list[AnswerBlock]:
 
 
 def _calls_from(text: str, place: int) -> tuple[Calls, int]:
-    """The calls from a place on, and where the tag stands that closes them. Each JSON value is read
-    from its start to its end; where none is, the rest of the line is a malformed call."""
+    """Read the calls from a place on, and where the tag stands that closes them. Each JSON value is
+    read from its start to its end; where none is, the rest of the line is a malformed call."""
     calls = list[Action | Malformed]()
     while (place := _after_space(text, place)) < len(text):
         if text.startswith(CLOSING, place):
@@ -99,7 +99,7 @@ def _calls_from(text: str, place: int) -> tuple[Calls, int]:
 
 
 def _value_end(text: str, place: int) -> int | None:
-    """Where the JSON value ends that begins at a place; None for other text."""
+    """Return where the JSON value ends that begins at a place; None for other text."""
     try:
         _, end = DECODER.raw_decode(text, place)
     except (ValueError, RecursionError):
@@ -114,18 +114,18 @@ def _after_space(text: str, place: int) -> int:
 
 
 def calls_in(answer: str) -> Calls:
-    """The calls of an answer: those of its first block of calls."""
+    """Return the calls of an answer: those of its first block of calls."""
     blocks = (block.calls for block in read_blocks(answer) if block.name == "tool_call")
     return next(blocks, ())
 
 
 def blocks_in(answer: str) -> frozenset[str]:
-    """Which of `BLOCKS` an answer has."""
+    """Return which of `BLOCKS` an answer has."""
     return frozenset(block.name for block in read_blocks(answer))
 
 
 def _outline(turn: str) -> str:
-    """A turn in whose blocks no tag stands, since what they hold may be any text."""
+    """Return a turn in whose blocks no tag stands, since what they hold may be any text."""
     begin = read_turn(turn).begin
     answer, outline, place = turn[begin:], turn[:begin], 0
     for block in read_blocks(answer):
@@ -135,7 +135,7 @@ def _outline(turn: str) -> str:
 
 
 def with_system(system: str, dialogue: str) -> str:
-    """The question that has both."""
+    """Return the question that has both."""
     return f"{system.strip()}\n\n{dialogue.strip()}"
 
 
@@ -150,7 +150,8 @@ class ToolRL(BaseDialect):
     own_instruction = ""  # each question brings its own
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Raises UserError for a tool, and for a chat template that shows no system message."""
+        """Encode the prompt. Raises UserError for a tool, and for a chat template that shows no
+        system message."""
         if tools:
             raise UserError(
                 "The dialect toolrl runs no tools, because they are in the text of a question;"
@@ -197,11 +198,12 @@ class ToolRL(BaseDialect):
         return "\n".join(("<tool_call>", *lines, "</tool_call>"))
 
     def write_answer(self, text: str) -> str:
-        """The answer has its tags already."""
+        """Write an answer, which has its tags already."""
         return text
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """As ToolRL's dialogues show results of earlier calls; a rollout has none."""
+        """Return the frame of an observation as ToolRL's dialogues show results of earlier calls; a
+        rollout has none."""
         return "\n<obs> ", " </obs>\n"
 
     def obeys_grammar(self, turns: str) -> bool:

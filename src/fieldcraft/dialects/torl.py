@@ -83,5 +83,5 @@ class ToRL(CodeDialect):
 
 
 def _without_programs(turn: str) -> str:
-    """What a turn says beside its programs, up to one that it never ends."""
+    """Return what a turn says beside its programs, up to one that it never ends."""
     return PROGRAM.sub("", turn).partition("```python")[0]

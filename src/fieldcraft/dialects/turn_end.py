@@ -21,7 +21,7 @@ from fieldcraft.types import Tokenizer, UserError
 def find_turn_end(
     tokenizer: Tokenizer, configured: Sequence[int] = (), variables: Mapping[str, Any] | None = None
 ) -> TurnEnd:
-    """The tokens that end a turn.
+    """Find the tokens that end a turn.
 
     Args:
         tokenizer: of the model.
@@ -42,7 +42,7 @@ def find_turn_end(
 
 
 def _written(tokenizer: Tokenizer, known: set[int], variables: Mapping[str, Any]) -> int | None:
-    """The special token that the chat template writes after the text of a turn.
+    """Return the special token that the chat template writes after the text of a turn.
 
     Where it writes none after the last message, as for GLM-4, a turn ends with the token that opens
     the next message, if generation stops there.
@@ -60,7 +60,8 @@ def _written(tokenizer: Tokenizer, known: set[int], variables: Mapping[str, Any]
 def _special_after(
     tokenizer: Tokenizer, talk: list[dict[str, str]], variables: Mapping[str, Any]
 ) -> int | None:
-    """The special token that follows the turn, white space aside; None where text follows."""
+    """Return the special token that follows the turn, white space aside; None where text
+    follows."""
     rendered = ""
     with suppress(TemplateError):  # a template may refuse such a conversation
         rendered = render_chat(tokenizer, talk, **variables)

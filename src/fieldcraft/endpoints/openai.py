@@ -61,8 +61,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is the
-    endpoint's word for the end, "stop" or "length" as a rule."""
+    """Text that a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is
+    the endpoint's word for the end, "stop" or "length" as a rule."""
 
     text: str
     reasoning: str
@@ -93,7 +93,7 @@ class _Body(BaseModel):
 
 @dataclass(frozen=True)
 class _Session:
-    """What belongs to one event loop."""
+    """Objects that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: AsyncOpenAI
@@ -119,7 +119,8 @@ class ChatEndpoint:
         prices: tuple[float, float] | None = None,
         cache: Path | None = None,
     ) -> None:
-        """
+        """Take the address and the settings of an endpoint.
+
         Args:
             url: of the endpoint up to its version, as in http://127.0.0.1:8000/v1.
             model: its name there.
@@ -164,7 +165,8 @@ class ChatEndpoint:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The model's next message, from the cache if the same was asked before.
+        """Ask for the model's next message and return it, from the cache if the same was asked
+        before.
 
         Raises:
             EndpointError: no usable answer after all attempts.
@@ -219,8 +221,9 @@ class ChatEndpoint:
             await session.client.close()
 
     def _limits(self, truncation: Truncation) -> dict[str, Any]:
-        """The keys of a request for what can be sampled; top_k and min_p are those of servers of
-        open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows them."""
+        """Return the keys of a request for what can be sampled; top_k and min_p are those of
+        servers of open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows
+        them."""
         others = {"top_k": truncation.top_k, "min_p": truncation.min_p}
         extra = {key: value for key, value in others.items() if value}
         if extra and is_openai(self.url):
@@ -273,7 +276,7 @@ class ChatEndpoint:
         return f"status {error.status_code} ({said})"
 
     def _told(self, text: str) -> str:
-        """What a server said, on one line, short, and without the key."""
+        """Return what a server said, on one line, short, and without the key."""
         hidden = text.replace(self._key, "***") if self._key else text
         return " ".join(hidden.split())[:_REASON_CHARACTERS] or "without a word"
 
@@ -295,7 +298,8 @@ class ChatEndpoint:
         return Usage(tokens.prompt_tokens, tokens.completion_tokens, cost)
 
     async def _of_this_loop(self) -> _Session:
-        """The client of the running event loop: connections of a closed loop cannot be used."""
+        """Return the client of the running event loop: connections of a closed loop cannot be
+        used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
             http = LimitedClient(
@@ -354,7 +358,8 @@ def _import_openai() -> ModuleType:
 
 
 def _checked(url: str) -> str:
-    """The url without what the client adds. One that holds a secret would end up in files."""
+    """Return the url without what the client adds. A url that holds a secret would end up in
+    files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         shown = shown_address(url)

@@ -9,7 +9,7 @@ from fieldcraft.endpoints.openai import ChatEndpoint
 
 
 async def open_endpoint(settings: Endpoint, cache: Path | None) -> ChatEndpoint:
-    """The remote model of a section, which must answer now; `cache` keeps its replies.
+    """Open the remote model of a section, which must answer now; `cache` keeps its replies.
 
     Raises UserError if it does not answer.
     """

@@ -1,32 +1,37 @@
-"""Whether a model's attention is plain: softmax(q k) v over all of the past, and nothing beside it.
+"""Plain attention, softmax(q k) v over the past and nothing beside it: which models have it.
 
-Only then can several sequences share a batch, in training and in the local engine. A sliding window
-would be lost where they are kept apart, and a state that is carried from token to token (linear
-attention, state spaces, convolutions) would leak from one into the next.
+A layer may look back a window of tokens only.
+
+Only then can several sequences share a batch, in training and in the local engine. A state that is
+carried from token to token (linear attention, state spaces, convolutions) would leak from one into
+the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fieldcraft.types import UserError
 
 # What some architectures ask of attention beyond softmax(q k) v; none of it is computed here.
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
-PLAIN = {"full_attention", "sparse", "dense"}  # the last two are kinds of feed-forward layers
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+SLIDING = "sliding_attention"
+PLAIN = {"full_attention", SLIDING, "sparse", "dense"}  # the last two are kinds of feed-forward
 
 
 def refuse_special_attention(model: Any) -> None:
-    """Raises UserError for a model whose attention is not plain, and says what else there is."""
+    """Raise UserError for a model whose attention is not plain, and say what else there is."""
     if what := special_attention(model):
         raise UserError(
             f"{type(model).__name__} can be neither trained nor sampled from here, because {what}:"
-            " choose a model with plain full attention."
+            " choose a model with plain attention."
         )
 
 
 def special_attention(model: Any) -> str | None:
-    """What a transformers model has in place of plain attention, found in its configuration."""
+    """Return the name of what a transformers model has in place of plain attention, found in its
+    configuration; None for nothing."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     if kinds and not PLAIN.issuperset(kinds):
@@ -35,7 +40,29 @@ def special_attention(model: Any) -> str | None:
         return "it carries a state from token to token"
     if not model._supports_attention_backend:
         return "its attention is fixed"
-    window = getattr(config, "sliding_window", None)
-    if window is not None and not kinds:
-        return f"its attention looks back {window} tokens only (sliding_window)"
     return None
+
+
+def unusual_option(module: Any, options: Mapping[str, Any]) -> str | None:
+    """Return the option that a layer asks of attention and that is not computed here; None for
+    nothing.
+
+    The masks of transformers are not used here, so a layer with a window has to say so itself.
+    """
+    for name in UNSUPPORTED:
+        if options.get(name) is not None:
+            return f"it uses {name}"
+    if (options.get("sliding_window") is not None) != _slides(module):
+        return "its layers do not pass on how far they look back"
+    return None
+
+
+def _slides(module: Any) -> bool:
+    """Return whether the configuration gives a layer a window. One that does not know its place
+    must say that it has one, if any layer has."""
+    config = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    if not kinds:
+        return getattr(config, "sliding_window", None) is not None
+    place = getattr(module, "layer_idx", None)
+    return SLIDING in kinds if place is None else kinds[place] == SLIDING

@@ -1,4 +1,4 @@
-"""What an engine is to those who sample with it, and to those who train its model."""
+"""An engine, as those who sample with it and those who train its model see it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.types import Completion
 
 
 class Engine(Protocol):
-    """Ids in, ids and log-probabilities out. It knows no tools, tags or rewards."""
+    """An engine: ids in, ids and log-probabilities out. It knows no tools, tags or rewards."""
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         """Continue `ids`. Calls with the same `session` extend one history, or begin a new one
@@ -27,8 +27,9 @@ class PolicyEngine(Engine, Protocol):
         """Free the memory of all sessions while nothing is sampled, so that training has it."""
 
     async def separate(self) -> None:
-        """From now on the model may be trained while calls sample from what was last published."""
+        """Let the model be trained, from now on, while calls sample from what was last
+        published."""
 
     async def publish(self, version: int) -> None:
-        """From now on sample, unfinished turns too, with the weights as they are now; `version` is
+        """Sample from now on, unfinished turns too, with the weights as they are now. `version` is
         written on every token."""

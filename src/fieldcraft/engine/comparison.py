@@ -27,13 +27,13 @@ LENGTHS, SHARED = (40, 40, 12), 36
 
 
 def even_ids(start: int, count: int, words: int) -> list[int]:
-    """Ids from all over a vocabulary of so many words."""
+    """Return ids from all over a vocabulary of so many words."""
     return [int(i * STRIDE % 1 * words) for i in range(start, start + count)]
 
 
 def probe_texts(config: Any) -> list[list[int]]:
-    """Three texts of ids for a model of a configuration, of which two begin alike; shorter ones
-    where it has fewer positions."""
+    """Return three texts of ids for a model of a configuration, of which two begin alike; shorter
+    ones where it has fewer positions."""
     words, most = int(config.vocab_size), positions(config) or max(LENGTHS)
     first, second, third = (
         even_ids(1 + 100 * place, min(length, most), words) for place, length in enumerate(LENGTHS)
@@ -42,15 +42,15 @@ def probe_texts(config: Any) -> list[list[int]]:
 
 
 def allowed(dtype: Dtype, logprobs: Tensor) -> float:
-    """The mean difference from such log-probabilities that rounding explains, in nats."""
+    """Return the mean difference from such log-probabilities that rounding explains, in nats."""
     return max(LEAST, TOLERANCE[dtype] * float(logprobs.std(correction=0)))
 
 
 def require_equal(
     model: Any, how: str, dtype: Dtype, found: Sequence[Tensor], plain: Sequence[Tensor]
 ) -> None:
-    """Raises UserError if log-probabilities of texts, computed in a certain way, are others than
-    those of plain forward passes."""
+    """Raise UserError if log-probabilities of texts, computed in a certain way, differ from those
+    of plain forward passes."""
     said, wanted = torch.cat(list(found)).float().cpu(), torch.cat(list(plain)).float().cpu()
     known = wanted.isfinite()  # weights that overflow are found when they are used
     if not known.any():
@@ -67,12 +67,13 @@ def require_equal(
 
 @torch.no_grad()
 def plain_logprobs(model: Any, ids: Sequence[int]) -> Tensor:
-    """Log-probabilities [n - 1] of all ids but the first, by a forward pass of this text alone."""
+    """Return the log-probabilities [n - 1] of all ids but the first, by a forward pass of this text
+    alone."""
     logits = model(torch.tensor([list(ids)], device=model.device), use_cache=False).logits[0]
     return logprobs_of(logits[:-1], ids[1:])
 
 
 def logprobs_of(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """Log-probability [n] of each id by its logits [n, V]."""
+    """Return the log-probability [n] of each id by its logits [n, V]."""
     chosen = torch.tensor(list(ids), device=logits.device)[:, None]
     return logits.float().log_softmax(-1).gather(1, chosen)[:, 0]

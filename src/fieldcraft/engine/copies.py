@@ -9,7 +9,7 @@ import torch
 
 
 def copy_of(model: Any) -> Any:
-    """A copy that shares what is not trained, such as the weights below an adapter."""
+    """Copy a model, sharing what is not trained, such as the weights below an adapter."""
     frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
     return copy.deepcopy(model, frozen).requires_grad_(requires_grad=False)
 

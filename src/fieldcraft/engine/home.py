@@ -1,4 +1,4 @@
-"""What the engines of one run share: a folder, a voice, and what is closed with the run."""
+"""The home of a run's engines: a folder, a voice, and what is closed with the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.records.events import Said, Sink, nobody
 
 
 class Closing(Protocol):
-    """Something that has to be closed, such as a server."""
+    """A thing that has to be closed, such as a server."""
 
     async def close(self) -> None: ...
 
@@ -19,8 +19,8 @@ T = TypeVar("T", bound=Closing)
 
 
 class Home:
-    """Made once a run. A run makes an engine for every model that it samples from; what takes long
-    to start is made once here, and closed however the run ends.
+    """The home of a run's engines, made once a run. A run makes an engine for every model that it
+    samples from; what takes long to start is made once here, and closed however the run ends.
 
     `folder` is a place for logs and weights; it may not be there yet.
     """
@@ -31,11 +31,11 @@ class Home:
         self._kept: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
-        """A line for the reader of the run."""
+        """Write a line for the reader of the run."""
         self._emit(Said(text))
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` returned when it was first called for this name."""
+        """Return what `make` returned when it was first called for this name."""
         if name not in self._kept:
             self._kept[name] = make()
         kept: T = self._kept[name]

@@ -78,7 +78,7 @@ def _types(dtype: torch.dtype) -> dict[str, str]:
 
 
 def _legacy_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The old keys of rotary embeddings, for what `rope_parameters` says."""
+    """Return the old keys of rotary embeddings, for what `rope_parameters` says."""
     rope = config.get("rope_parameters")
     if not isinstance(rope, dict):
         return {}

@@ -1,4 +1,4 @@
-"""How the makers of a model recommend to sample from it: `generation_config.json` in its folder."""
+"""Sampling as the makers of a model recommend it, in `generation_config.json` of its folder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ UNUSED: dict[str, Any] = {
 
 
 class _Ends(BaseModel):
-    """End of a sequence, in `generation_config.json` or, without one, in `config.json`."""
+    """The end of a sequence, in `generation_config.json` or, without one, in `config.json`."""
 
     eos_token_id: int | list[int] | None = None
 
 
 class Recommendation(BaseModel):
-    """What such a file says about sampling; None: nothing."""
+    """The part of such a file that is about sampling; None: nothing."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -54,7 +54,7 @@ class Recommendation(BaseModel):
 
     @property
     def unused(self) -> dict[str, Any]:
-        """What else it recommends, which is not followed."""
+        """The other recommendations, which are not followed."""
         extra = self.model_extra or {}
         return {
             key: extra[key]
@@ -64,7 +64,8 @@ class Recommendation(BaseModel):
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:
-    """The tokens after which generation with the model in a folder stops, by its own files."""
+    """Return the tokens after which generation with the model in a folder stops, by its own
+    files."""
     path = next((folder / f for f in (FILE, "config.json") if (folder / f).exists()), None)
     if path is None:
         return ()
@@ -73,7 +74,8 @@ def read_ends(folder: Path) -> tuple[int, ...]:
 
 
 def read_recommendation(folder: Path) -> Recommendation:
-    """Raises UserError where a folder recommends no way to sample."""
+    """Return the recommendation of a folder. Raises UserError where it recommends no way to
+    sample."""
     advice = "set temperature and the like in the recipe, without sampling: model"
     path = folder / FILE
     found = Recommendation()

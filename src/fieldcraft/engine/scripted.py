@@ -10,7 +10,7 @@ from fieldcraft.types import Completion, StopReason, Tokenizer
 
 
 class ScriptedEngine:
-    """Plays `turns` from the beginning in every session; obeys `types.Engine`.
+    """An engine that plays `turns` from the beginning in every session; obeys `types.Engine`.
 
     A turn that contains a stop string ends after it, any other with an end-of-sequence token;
     `max_tokens` cuts both short. Every log-probability is 0: the script was certain. `prompts`
@@ -24,7 +24,7 @@ class ScriptedEngine:
         self._played: dict[str, int] = {}
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        """The session's next turn. Raises IndexError when its turns are used up."""
+        """Return the session's next turn. Raises IndexError when its turns are used up."""
         self.prompts.append(list(ids))
         played = self._played.get(session, 0)
         if played == len(self.turns):

@@ -1,4 +1,4 @@
-"""What an engine needs beyond that of training, so that an agent can be served with it."""
+"""The part of an engine beyond that of training, with which an agent can be served."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fieldcraft.types import Completion
 
 
 class ServedEngine(PolicyEngine, Protocol):
-    """An engine that a served agent can have: whoever asks hears of each token at once."""
+    """An engine that a served agent can have. Whoever asks hears of each token at once."""
 
     @property
     def max_len(self) -> int:
-        """How many tokens a session may have."""
+        """Number of tokens that a session may have."""
 
     @property
     def sessions(self) -> int:
-        """How many sessions hold a cache or wait for one."""
+        """Number of sessions that hold a cache or wait for one."""
 
     async def generate(
         self,
@@ -28,4 +28,5 @@ class ServedEngine(PolicyEngine, Protocol):
         session: str,
         follow: Callable[[int], None] | None = None,
     ) -> Completion:
-        """As every engine does. `follow` is called with each token as soon as it is sampled."""
+        """Continue ids as every engine does. `follow` is called with each token as soon as it is
+        sampled."""

@@ -15,18 +15,19 @@ KEYS = ("num_key_value_heads", "num_attention_heads")
 
 
 def feed_forward_width(config: Any) -> int:
-    """The width of the feed-forward part of a layer; where none is given it is 4 times that of the
-    model, as in GPT-2."""
+    """Return the width of the feed-forward part of a layer; where none is given it is 4 times that
+    of the model, as in GPT-2."""
     return _first(config, FEED_FORWARD) or 4 * int(config.hidden_size)
 
 
 def key_value_heads(config: Any) -> int:
-    """How many heads have keys of their own; at most all heads."""
+    """Return the number of heads with keys of their own; at most all heads."""
     return _first(config, KEYS) or 1
 
 
 def positions(config: Any) -> int | None:
-    """Tokens of the longest text that a model can read; None where there is no bound.
+    """Return the number of tokens of the longest text that a model can read; None where there is no
+    bound.
 
     Beyond `length_limit` it could read on, but not as one policy.
     """
@@ -35,8 +36,8 @@ def positions(config: Any) -> int | None:
 
 
 def length_limit(config: Any) -> int | None:
-    """Tokens within which the rotary embeddings of a text do not depend on the longest text beside
-    it; None: they never do.
+    """Return the number of tokens within which the rotary embeddings of a text do not depend on the
+    longest text beside it; None: they never do.
 
     Those of the types `dynamic` and `longrope` are others for all positions as soon as one position
     in the batch is beyond the limit. So a text would change with its neighbours in a packed batch,
@@ -52,7 +53,7 @@ def length_limit(config: Any) -> int | None:
 
 
 def require_within(config: Any, tokens: int) -> None:
-    """Raises UserError for a text of so many tokens, if it would change those beside it."""
+    """Raise UserError for a text of so many tokens, if it would change those beside it."""
     limit = length_limit(config)
     if limit is not None and tokens > limit:
         raise UserError(
@@ -63,7 +64,8 @@ def require_within(config: Any, tokens: int) -> None:
 
 
 def session_tokens(config: Any, wanted: int | None) -> int:
-    """Tokens of a session of an engine: those wanted, else as many as the model has positions.
+    """Return the number of tokens of a session of an engine: those wanted, else as many as the
+    model has positions.
 
     Raises UserError for more than the model can read as one policy, and where nothing says how many
     there may be.
@@ -84,7 +86,7 @@ def session_tokens(config: Any, wanted: int | None) -> int:
 
 
 def _ropes(config: Any) -> Iterator[dict[str, Any]]:
-    """The rotary embeddings of a configuration: one kind, or one for each kind of layer."""
+    """Yield the rotary embeddings of a configuration: one kind, or one for each kind of layer."""
     found = getattr(config, "rope_parameters", None) or {}
     for rope in (found, *found.values()):
         if isinstance(rope, dict):

@@ -1,4 +1,4 @@
-"""Which version of the policy sampled which tokens, while a turn is being written."""
+"""The versions of the policy that sampled the tokens of a turn, while it is being written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fieldcraft.types import Span
 
 
 def extend(spans: list[Span], version: int, tokens: int) -> None:
-    """So many more tokens were sampled by a version."""
+    """Record that a version sampled so many more tokens."""
     if spans and spans[-1][0] == version:
         tokens += spans.pop()[1]
     if tokens:

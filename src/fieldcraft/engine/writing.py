@@ -42,6 +42,7 @@ def add_end(folder: Path, end: int) -> None:
 
 
 def source_of(loaded: Any) -> Path | None:
-    """The folder that a model or a tokenizer was loaded from, None for one that was made here."""
+    """Return the folder that a model or a tokenizer was loaded from, None for one that was made
+    here."""
     name = loaded.name_or_path
     return Path(name) if name and Path(name).is_dir() else None

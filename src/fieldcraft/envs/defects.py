@@ -1,4 +1,4 @@
-"""Exceptions that nobody foresaw: where they were raised, in one line, and the calls they ended."""
+"""Unforeseen exceptions: their place, told in one line, and the calls that they ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class BrokenToolError(Exception):
-    """A tool raised what no tool may raise, which ends its rollout. `call` is the record of it."""
+    """Failure of a tool that raised what no tool may raise, which ends its rollout. `call` is the
+    record of it."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call.observation)
@@ -45,8 +46,7 @@ def breaking_calls(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
 
 
 def describe_defect(error: Exception) -> str:
-    """Return the type, the text and the place of an exception in one line, as in
-    `KeyError: 'city' (weather.py:12)`.
+    """Return an exception's type, text and place in one line: `KeyError: 'city' (weather.py:12)`.
 
     The place is the line of the user's own code that was reached last, else that of an installed
     package; an exception of nothing but this package has none.
@@ -59,12 +59,13 @@ def describe_defect(error: Exception) -> str:
 
 
 def without_place(cause: str) -> str:
-    """Return what `describe_defect` said, for readers who may not know where files are."""
+    """Return a defect as `describe_defect` said it, for readers who may not know where files
+    are."""
     return re.sub(r" \([^()]*:\d+\)$", "", cause)
 
 
 def _place(error: BaseException | None) -> str | None:
-    """File and line, of the first exception in the chain of causes that has any."""
+    """Return the file and line of the first exception in the chain of causes that has any."""
     own, others = None, None
     while error is not None and own is None:
         for frame, line in walk_tb(error.__traceback__):
@@ -81,6 +82,6 @@ def _place(error: BaseException | None) -> str | None:
 
 
 def _near(file: Path) -> Path:
-    """The path as seen from the working directory, where it lies below that."""
+    """Return the path relative to the working directory, where it lies below that."""
     here = Path.cwd()
     return file.relative_to(here) if file.is_relative_to(here) else file

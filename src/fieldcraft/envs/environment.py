@@ -39,7 +39,8 @@ LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
 
 @dataclass(frozen=True)
 class Episode:
-    """Where the policy acts during one rollout: the tools are open. `tools` maps their names."""
+    """The place where the policy acts during one rollout: the tools are open. `tools` maps their
+    names."""
 
     dialect: Dialect
     tools: Mapping[str, Tool]
@@ -48,7 +49,7 @@ class Episode:
     gate: Gate
 
     async def execute(self, moves: Sequence[Action | Malformed], calls_before: int) -> list[Call]:
-        """Run the calls of one turn side by side; what came back, in their order.
+        """Run the calls of one turn side by side, and return what came back, in their order.
 
         `ToolError` becomes text for the model, and so does a time limit that passed; every other
         exception is a defect of the tool, stops the other calls, and is raised as a
@@ -69,7 +70,8 @@ class Episode:
         return [task.result() for task in running]
 
     def observed(self, call: Call) -> Call:
-        """The call with an observation that the model may read: no longer than the budget's."""
+        """Return the call with an observation that the model may read: no longer than the budget
+        allows."""
         most = self.budget.observation_tokens
         text, cut = shorten(call.observation, most, self.dialect.tokenizer)
         return replace(call, observation=text, cut=cut)
@@ -108,7 +110,7 @@ class Episode:
 
 
 def refused(move: Action | Malformed, why: str) -> Call:
-    """A call that is over the budget."""
+    """Return a call that is over the budget."""
     return _not_run(move, why, Outcome.REFUSED)
 
 
@@ -124,7 +126,7 @@ async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:
 
 
 def same_names(names: Sequence[str]) -> Iterator[str]:
-    """A sentence for every name that several tools have."""
+    """Yield a sentence for every name that several tools have."""
     for name, count in Counter(names).items():
         if count > 1:
             yield (
@@ -135,8 +137,8 @@ def same_names(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """Where a policy acts. Without tools a call gets an error that the policy can read. `correct`
-    says which answers are right, to workflows that are told so.
+    """The place where a policy acts. Without tools a call gets an error that the policy can read.
+    `correct` says which answers are right, to workflows that are told so.
 
     Raises UserError for two tools of one name, and for a budget with folds where the dialect has
     no tag for a summary.
@@ -160,7 +162,8 @@ class ToolEnvironment:
         return [tool.schema for tool in self.tools]
 
     def within(self, budget: Limits) -> ToolEnvironment:
-        """The same environment with another budget of its rollouts. Their calls share its gate."""
+        """Return the same environment with another budget of its rollouts. Their calls share its
+        gate."""
         made = replace(self, budget=budget)
         object.__setattr__(made, "gate", self.gate)
         return made
@@ -171,15 +174,16 @@ class ToolEnvironment:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Episode]:
-        """An episode for one rollout of a task: stateful tools are opened for it, and closed
-        however it ends. Raises what a tool raises on opening or closing, if nothing else was
-        raised before, and UserError as it is."""
+        """Yield an episode for one rollout of a task: stateful tools are opened for it, and closed
+        however it ends. Raises what a tool raises on opening or closing, if nothing else was raised
+        before, and UserError as it is."""
         async with open_tools(self.tools, task, self.budget.call_seconds) as tools:
             yield Episode(self.dialect, tools, self.schemas, self.budget, self.gate)
 
 
 class ToolFreeEnvironment(ToolEnvironment):
-    """The same prompt while the tools are unavailable: none of them is opened, and none can run."""
+    """An environment with the same prompt while the tools are unavailable: none of them is opened,
+    and none can run."""
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Episode]:

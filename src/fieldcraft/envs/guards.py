@@ -1,4 +1,4 @@
-"""What keeps a tool from harming a run: time limits, a gate, and short observations."""
+"""Guards that keep a tool from harming a run: time limits, a gate, and short observations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_CHARACTERS = 16  # of a token, on average: what is longer is cut before it 
 
 
 class TooSlow(Exception):
-    """A tool did not finish within its time limit."""
+    """Failure of a tool that did not finish within its time limit."""
 
 
 class ToolDefect(Exception):
-    """A tool did what no tool may do."""
+    """Failure of a tool that did what no tool may do."""
 
 
 async def guarded(work: Awaitable[T], seconds: float) -> T:
@@ -54,8 +54,8 @@ async def guarded(work: Awaitable[T], seconds: float) -> T:
 
 
 class Gate:
-    """Lets so many calls run at once in an event loop. One that is free lets a call in without
-    giving up control."""
+    """A gate that lets so many calls run at once in an event loop. One that is free lets a call in
+    without giving up control."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -65,13 +65,14 @@ class Gate:
         )
 
     def here(self) -> asyncio.Semaphore:
-        """The gate in the running loop."""
+        """Return the gate in the running loop."""
         loop = asyncio.get_running_loop()
         return self._of_loop.setdefault(loop, asyncio.Semaphore(self.places))
 
 
 def shorten(text: str, most: int, tokenizer: Tokenizer) -> tuple[str, int]:
-    """Text of at most `most` tokens, and how many characters of the given text it lacks.
+    """Shorten a text to at most `most` tokens. Returns it, and the number of characters of the
+    given text that it lacks.
 
     A longer text keeps its head and its tail, with a line between them that says how much is left
     out. Halves of characters (lone surrogates), which no tokenizer takes, become U+FFFD.
@@ -87,7 +88,7 @@ def shorten(text: str, most: int, tokenizer: Tokenizer) -> tuple[str, int]:
 
 
 def _with_gap(text: str, kept: int) -> str:
-    """So many characters of a text, from both of its ends."""
+    """Return so many characters of a text, from both of its ends."""
     if kept == len(text):
         return whole_characters(text)
     tail = kept // 2
@@ -97,12 +98,12 @@ def _with_gap(text: str, kept: int) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """The text with pairs of surrogates joined and lone ones replaced."""
+    """Return the text with pairs of surrogates joined and lone ones replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _count(text: str, most: int, tokenizer: Tokenizer) -> int:
-    """Tokens of a text, or a bound on them that is no more than `most`."""
+    """Return the number of tokens of a text, or a bound on it that is no more than `most`."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     plain = text if normalizer is None else normalizer.normalize_str(text)
     bound = 4 * len(plain) + 4  # a character has four bytes at most, and a space may be put first

@@ -1,4 +1,4 @@
-"""Tools are opened for one rollout and closed after it, whatever happens."""
+"""The opening of tools for one rollout, and their closing after it, whatever happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldcraft.types import AnyTool, StatefulTool, Task, Tool
 async def open_tools(
     tools: Sequence[AnyTool], task: Task, seconds: float
 ) -> AsyncIterator[dict[str, Tool]]:
-    """The tools by name, ready to be called during one rollout of `task`.
+    """Yield the tools by name, ready to be called during one rollout of `task`.
 
     A plain tool is ready; a stateful one is opened here and closed when the rollout ends, each
     within `seconds`.

@@ -54,7 +54,7 @@ def _of_seeds(table: Figures) -> str | None:
 
 
 def _tested(comparisons: Sequence[Figures], among: Mapping[str, Any]) -> list[Figures]:
-    """The comparisons of two of these models that had questions in common."""
+    """Return the comparisons of two of these models that had questions in common."""
     pairs = [c for c in comparisons if c["p_value"] is not None]
     return [c for c in pairs if c["model"] in among and c["baseline"] in among]
 
@@ -69,7 +69,7 @@ def _change(name: str, start: str, before: float, after: float, p_value: float) 
 
 
 def _calls(entry: Figures) -> str:
-    """How the model of an evaluation, or of a row, calls tools."""
+    """Return the calls of the model of an evaluation, or of a row, in words."""
     known = entry.get("known") or {}
     rate = known.get("no_call_rate") if known.get("n", 0) >= FEW else None
     rate = entry.get("known_no_call_rate", rate)
@@ -89,7 +89,7 @@ def _percent(share: float) -> str:
 
 
 def achieved_so_far(stages: Sequence[str], evals: Mapping[str, Figures]) -> str | None:
-    """The sentence about a run that has no report yet: its stages, and the summaries of the
+    """Return the sentence about a run that has no report yet: its stages, and the summaries of the
     evaluations that are done."""
     graded = {name: entry for name, entry in evals.items() if "em" in entry}
     return achievement({"stages": [{"name": s} for s in stages], "evals": graded, "pairwise": []})

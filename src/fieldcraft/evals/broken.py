@@ -10,8 +10,8 @@ from fieldcraft.types import Trajectory
 
 
 def broken_figures(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """`broken_rate`, the share of the rollouts that met a tool that raised or did not answer, or an
-    engine that failed, and `broken_cause`, that of the last one."""
+    """Return `broken_rate`, the share of the rollouts that met a tool that raised or did not
+    answer, or an engine that failed, and `broken_cause`, that of the last one."""
     causes = [cause for t in trajectories if (cause := broken_by(t)) is not None]
     return {
         "broken_rate": len(causes) / max(len(trajectories), 1),
@@ -20,7 +20,8 @@ def broken_figures(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def broken_sentence(name: str, entry: Mapping[str, Any]) -> str | None:
-    """A sentence about them, for the reader of an evaluation; None where there are none."""
+    """Return a sentence about broken rollouts, for the reader of an evaluation; None without
+    any."""
     if not entry.get("broken_rate"):
         return None
     return (
@@ -30,6 +31,6 @@ def broken_sentence(name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def broken_sentences(evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The sentences about all evaluations that have any."""
+    """Return the sentences about all evaluations that have any."""
     found = (broken_sentence(name, entry) for name, entry in evals.items())
     return [sentence for sentence in found if sentence is not None]

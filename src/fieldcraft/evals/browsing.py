@@ -32,8 +32,8 @@ _POLICY: AbstractSet[Author] = frozenset({Author.POLICY})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the page has to know of the run that trajectories are from: how a token is written,
-    whose tokens each stage trains, and, relative to the page, the files of trajectories by
+    """Facts that the page has to know of the run that trajectories are from: how a token is
+    written, whose tokens each stage trains, and, relative to the page, the files of trajectories by
     evaluation and of metrics by stage, and the page with examples of the data. `commands` show the
     trajectories of an evaluation, without the number; by default they are for the folder of the
     page."""
@@ -48,8 +48,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`text` is JSON lines, compressed by gzip, in base64. `kept` and `total` count trajectories by
-    stage, those of training apart: `trained` names the stages that they are of."""
+    """Packed trajectories: `text` is JSON lines, compressed by gzip, in base64. `kept` and `total`
+    count trajectories by stage, those of training apart: `trained` names the stages that they are
+    of."""
 
     text: str
     kept: dict[str, int]
@@ -74,8 +75,8 @@ def pack(
     training: Mapping[str, Sequence[Kept]] = MappingProxyType({}),
     budget: int = BUDGET,
 ) -> Packed:
-    """As much as `budget` bytes hold: in at most a quarter of them groups of training rollouts, and
-    questions, each with its trajectories of all stages."""
+    """Pack as much as `budget` bytes hold: in at most a quarter of them groups of training
+    rollouts, and questions, each with its trajectories of all stages."""
     packing = _Packing(source)
     trained = list(chain.from_iterable(takewhile(packing.room(budget // 4), _groups(training))))
     shown = list(chain.from_iterable(takewhile(packing.room(budget), _in_turn(samples))))
@@ -97,7 +98,8 @@ class _Packing:
         self.packed = b""
 
     def room(self, budget: int) -> Callable[[Iterable[Entry]], bool]:
-        """Adds the trajectories of a question, and says whether they had room."""
+        """Return a function that adds the trajectories of a question, and tells whether they had
+        room."""
 
         def add(question: Iterable[Entry]) -> bool:
             pieces = dict(self.pieces)
@@ -119,7 +121,7 @@ class _Packing:
 
 
 def _groups(training: Mapping[str, Sequence[Kept]]) -> Iterator[list[Entry]]:
-    """The groups of every stage in turn: those of the first and the last step, of one between
+    """Yield the groups of every stage in turn: those of the first and the last step, of one between
     them, and so on."""
     stages = []
     for stage, kept in training.items():
@@ -136,8 +138,8 @@ def _groups(training: Mapping[str, Sequence[Kept]]) -> Iterator[list[Entry]]:
 
 
 def _in_turn(samples: Mapping[str, Sequence[Trajectory]]) -> Iterator[list[Entry]]:
-    """The trajectories of one question after the other; questions whose last trajectory is wrong,
-    or cannot be graded, take turns with those where it is right."""
+    """Yield the trajectories of one question after the other. Questions whose last trajectory is
+    wrong, or cannot be graded, take turns with those where it is right."""
     questions: dict[str, list[Entry]] = {}
     for stage, trajectories in samples.items():
         for number, trajectory in enumerate(trajectories):
@@ -152,7 +154,7 @@ def _in_turn(samples: Mapping[str, Sequence[Trajectory]]) -> Iterator[list[Entry
 def _lines(
     question: Sequence[Entry], source: Source, pieces: dict[int, str]
 ) -> Iterator[dict[str, Any]]:
-    """The tokens that no line before had, the question, and its trajectories."""
+    """Yield the tokens that no line before had, the question, and its trajectories."""
     if source.piece is not None:
         ids = {i for entry in question for i in entry.trajectory.ids}
         new = {i: clean(source.piece(i)) for i in sorted(ids - pieces.keys())}
@@ -200,7 +202,8 @@ def _view(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _segments(entry: Entry, source: Source) -> Iterator[dict[str, Any]]:
-    """Two digits of a log-probability say all that a reader wants to know of it."""
+    """Yield the segments of a trajectory as the page reads them. Two digits of a log-probability
+    say all that a reader wants to know of it."""
     trained = source.trained.get(entry.stage, _POLICY)
     begin = 0
     for place, segment in enumerate(entry.trajectory.segments):

@@ -67,8 +67,9 @@ DASHES = (0, (4, 3))
 
 
 def scale_by_logarithm(axis: Axes, low: float, high: float) -> None:
-    """Have equal ratios of y look equal. Ticks are plain numbers: those that matplotlib would write
-    itself are formulas, which nothing reads here. Within a decade they are spaced evenly."""
+    """Set a scale on which equal ratios of y look equal. Ticks are plain numbers: those that
+    matplotlib would write itself are formulas, which nothing reads here. Within a decade they are
+    spaced evenly."""
     axis.set_yscale("log")
     by_ratio = LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))
     axis.yaxis.set_major_locator(MaxNLocator(4) if low < high < 10 * low else by_ratio)
@@ -81,8 +82,8 @@ MOST_POINTS = 480  # over all panels: a line never needs more than the pixels it
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`points` has one entry a line or set of marks: its name, the names of what is across and up,
-    and for each value its place in the SVG and the value itself."""
+    """Chart whose `points` has one entry a line or set of marks: its name, the names of what is
+    across and up, and for each value its place in the SVG and the value itself."""
 
     title: str
     note: str
@@ -108,8 +109,8 @@ class Series:
 def curves_over_seeds(
     runs: Mapping[str, Sequence[Sequence[Row]]], slots: Mapping[str, int]
 ) -> Chart:
-    """Exact match and calls over the steps of several stages, side by side: the mean over seeds,
-    and thin every seed. All are running means, for every step asks other questions."""
+    """Draw exact match and calls over the steps of several stages, side by side: the mean over
+    seeds, and thin every seed. All are running means, for every step asks other questions."""
     figure = Figure(figsize=(11.2, 2.7), layout="constrained")
     accuracy, calls = figure.subplots(1, 2)
     panels = ((accuracy, "em", "exact match"), (calls, "calls_mean", "calls per rollout"))
@@ -138,21 +139,23 @@ def curves_over_seeds(
 
 
 def _running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
-    """One line a seed, all as long as the shortest."""
+    """Return one line a seed, all as long as the shortest."""
     steps = min(len(rows) for rows in seeds)
     values = [np.array([float(row[key]) for row in rows[:steps]]) for rows in seeds]
     return [smooth(line, max(1, steps // 8)) for line in values]
 
 
 def thinned(values: Sequence[float], most: int) -> np.ndarray:
-    """Means over at most `most` equal bins, so that no point of a long run is dropped."""
+    """Return the means over at most `most` equal bins, so that no point of a long run is
+    dropped."""
     size = ceil(len(values) / most)
     bins = np.array_split(np.asarray(values), ceil(len(values) / size))
     return np.array([part.mean() for part in bins])
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Centred running mean that shortens its window at the ends instead of inventing values."""
+    """Return the centred running mean, which shortens its window at the ends instead of inventing
+    values."""
     kernel = np.ones(window)
     counts = np.convolve(np.ones(len(values)), kernel, mode="same")
     return np.convolve(values, kernel, mode="same") / counts
@@ -162,7 +165,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 def accuracy_against_calls(
     evals: Mapping[str, Row], stages: Sequence[str], slots: Mapping[str, int]
 ) -> Chart:
-    """Every evaluated model: right answers over the calls it took to get them."""
+    """Draw every evaluated model: right answers over the calls it took to get them."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     width = 1.1 * max([1.0, *(e["calls_mean"] for e in evals.values())])
@@ -192,8 +195,9 @@ def accuracy_against_calls(
 
 
 def apart(points: Sequence[tuple[float, float]], reach: tuple[float, float]) -> list[float]:
-    """Where to draw points across, so that none hides another: those within `reach` of the first of
-    them (across, up) are put side by side around its place, one reach from each other."""
+    """Return the places across at which to draw points, so that none hides another. Those within
+    `reach` of the first of them (across, up) are put side by side around its place, one reach from
+    each other."""
     clusters: list[list[int]] = []
     for index, (x, y) in enumerate(points):
         for cluster in clusters:
@@ -214,7 +218,7 @@ def apart(points: Sequence[tuple[float, float]], reach: tuple[float, float]) -> 
 
 @mpl.rc_context(STYLE)
 def calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> Chart:
-    """Executed calls per question of every evaluated model, with the optimum as a mark."""
+    """Draw the executed calls per question of every evaluated model, with the optimum as a mark."""
     height = max(SIZE[1], 1.1 + 0.24 * len(evals))
     figure = Figure(figsize=(SIZE[0], height), layout="constrained")
     axis = figure.subplots()
@@ -236,7 +240,7 @@ def calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> Chart:
 
 @mpl.rc_context(STYLE)
 def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
-    """Calls of one model by the number of relations a question asks along."""
+    """Draw the calls of one model by the number of relations a question asks along."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     parts = entry["by_hops"]
@@ -257,8 +261,8 @@ def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
 def by_calls(
     title: str, note: str, measure: str, lines: Mapping[str, Rates], slots: Mapping[str, int]
 ) -> Chart:
-    """A value between 0 and 1, the `measure`, over the number of calls, a line for each name; what
-    rests on few trajectories is hollow."""
+    """Draw a value between 0 and 1, the `measure`, over the number of calls, a line for each name;
+    what rests on few trajectories is hollow."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     found = []
@@ -292,25 +296,27 @@ def _legend(axis: Axes) -> None:
 
 
 def stage_colour(slot: int) -> str:
-    """The placeholder that becomes `var(--stage<slot>)`; more stages than colours take turns."""
+    """Return the placeholder that becomes `var(--stage<slot>)`; more stages than colours take
+    turns."""
     return f"#a0001{slot % PALETTE_SIZE}"
 
 
 def short(name: str, most: int) -> str:
-    """A name of at most so many characters."""
+    """Return a name of at most so many characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def drawn(
     figure: Figure, title: str, note: str, shown: Sequence[Series] = (), *, wide: bool = False
 ) -> Chart:
-    """The chart that a figure is."""
+    """Return a figure as a chart."""
     svg = _svg(figure, title)  # first, for it lays the figure out
     return Chart(title, note, svg, wide, [_told(figure, part) for part in shown])
 
 
 def _told(figure: Figure, part: Series) -> dict[str, Any]:
-    """Values beside their places in the SVG, which counts points (1/72 inch) from above."""
+    """Return the values beside their places in the SVG, which counts points (1/72 inch) from
+    above."""
     pixels = part.axis.transData.transform(np.array(part.at, dtype=float)) * 72 / figure.dpi
     height = 72 * figure.get_figheight()
     points = [
@@ -321,14 +327,14 @@ def _told(figure: Figure, part: Series) -> dict[str, Any]:
 
 
 def _rounded(value: float | str) -> float | str:
-    """Four digits that mean something, and all of a large whole number."""
+    """Round to four digits that mean something; a large whole number keeps all."""
     if isinstance(value, str) or float(value).is_integer():
         return value if isinstance(value, str) else int(value)
     return float(f"{value:.4g}")
 
 
 def _shorter_numbers(tag: re.Match[str]) -> str:
-    """Coordinates need no more than two decimals; the text between tags keeps what it says."""
+    """Shorten the numbers in a tag to two decimals; the text between tags keeps what it says."""
     return re.sub(r"(\.\d\d)\d+", r"\1", tag[0])
 
 

@@ -75,7 +75,8 @@ CURVES = (
 
 
 def learning_curves(rows: Mapping[str, Rows], slots: Mapping[str, int]) -> list[Chart]:
-    """One chart for every metric that was logged, with a panel for each stage that logged it."""
+    """Draw one chart for every metric that was logged, with a panel for each stage that logged
+    it."""
     charts = []
     for curve in CURVES:
         shown = {stage: part for stage, part in rows.items() if _points(curve, part)}
@@ -91,12 +92,12 @@ def _points(curve: Curve, rows: Rows) -> Points:
 
 
 def learns_by_reward(rows: Rows) -> bool:
-    """Whether rows are those of reinforcement learning."""
+    """Return whether rows are those of reinforcement learning."""
     return any(REWARD in row for row in rows)
 
 
 def logged(rows: Rows, key: str) -> Points:
-    """(step, value) of the rows that have a finite number at `key`."""
+    """Return (step, value) of the rows that have a finite number at `key`."""
     return [
         (float(row.get("step", index)), float(row[key]))
         for index, row in enumerate(rows)
@@ -131,7 +132,7 @@ def _panels(rows: Mapping[str, Rows], curve: Curve, slots: Mapping[str, int]) ->
 
 
 def _line(axis: Axes, name: str, points: Points, most: int, label: str, colour: str) -> Series:
-    """A thin line and, where it is long enough, its running mean in bold."""
+    """Draw a thin line and, where it is long enough, its running mean in bold."""
     x, y = (thinned([point[i] for point in points], most) for i in (0, 1))
     window = max(1, len(y) // 12)
     axis.plot(x, y, color=colour, alpha=0.35 if window > 1 else 1, linewidth=1.2)
@@ -196,9 +197,10 @@ def course_spans(
     starts: Mapping[str, str | None],
     layout: Layout,
 ) -> list[Span]:
-    """Stages one after the other. The steps of reinforcement learning are along the axis and count
-    from 0; every other evaluated stage is a point before, in between or behind, an equal distance
-    from its neighbours. `starts` has the stage that a stage names as its start."""
+    """Return the spans of the stages, one after the other. The steps of reinforcement learning are
+    along the axis and count from 0; every other evaluated stage is a point before, in between or
+    behind, an equal distance from its neighbours. `starts` has the stage that a stage names as its
+    start."""
     learned = {name for name in order if learns_by_reward(curves.get(name, ()))}
     total = sum(len(curves[name]) for name in learned)
     room = max(1.0, total / layout.points)
@@ -223,8 +225,8 @@ def course(
     starts: Mapping[str, str | None],
     slots: Mapping[str, int],
 ) -> list[Chart]:
-    """Exact match above and calls below, over the whole run, for a wide screen and for a narrow
-    one; nothing, if there is nothing to show."""
+    """Draw exact match above and calls below, over the whole run, for a wide screen and for a
+    narrow one; nothing, if there is nothing to show."""
     drawings = []
     for layout in (DESKTOP, PHONE):
         spans = course_spans(curves, evals, order, starts, layout)
@@ -236,7 +238,7 @@ def course(
 def course_keys(
     curves: Mapping[str, Rows], evals: Mapping[str, Row], order: Sequence[str]
 ) -> dict[str, str]:
-    """The marks that the picture has, each with what it means."""
+    """Return the marks that the picture has, each with its meaning."""
     spans = course_spans(curves, evals, order, {}, DESKTOP)
     has = {
         "sampled": any(span.rows for span in spans),
@@ -268,7 +270,7 @@ def _course(spans: Sequence[Span], slots: Mapping[str, int], layout: Layout) -> 
 
 
 def _of_stage(axis: Axes, span: Span, key: str, label: str, colour: str) -> Iterator[Series]:
-    """What a stage did to one measure: over its steps, and in the evaluation after them."""
+    """Draw one measure of a stage: over its steps, and in the evaluation after them."""
     if points := logged(span.rows, key):
         series = _line(axis, span.name, _from(span, points), MOST_POINTS, label, colour)
         yield _counted(series, span, "training rollouts")
@@ -281,7 +283,7 @@ def _of_stage(axis: Axes, span: Span, key: str, label: str, colour: str) -> Iter
 
 
 def _evaluation(axis: Axes, span: Span, key: str, value: float, label: str, colour: str) -> Series:
-    """A point with its value written beside its interval."""
+    """Draw a point with its value written beside its interval."""
     x = span.end if span.rows else (span.start + span.end) / 2
     low, high = (span.entry or {}).get("em_ci95") or (value, value)
     if key != "em":
@@ -306,18 +308,19 @@ def _evaluated(span: Span, key: str) -> float | None:
 
 
 def _from(span: Span, points: Points) -> Points:
-    """Steps counted from 0 in the stage, as they are along the axis."""
+    """Return the points with steps counted from 0 in the stage, as they are along the axis."""
     return [(span.start + step, value) for step, value in points]
 
 
 def _counted(series: Series, span: Span, what: str) -> Series:
-    """A reader is told the step as the stage counts it."""
+    """Return the series with the steps as the stage counts them, which a reader is told."""
     values = [(round(x - span.start, 2), y) for x, y in series.at]
     return Series(series.axis, f"{span.name}, {what}", "step", series.y, series.at, values)
 
 
 def _optimum(axis: Axes, spans: Sequence[Span]) -> None:
-    """The least calls for the evaluation, along the whole axis, and for the rollouts of a step."""
+    """Draw the least calls for the evaluation, along the whole axis, and for the rollouts of a
+    step."""
     found = [_evaluated(span, OPTIMUM) for span in spans]
     best = next((value for value in reversed(found) if value is not None), None)
     if best is not None:
@@ -330,7 +333,7 @@ def _optimum(axis: Axes, spans: Sequence[Span]) -> None:
 
 
 def _along(axis: Axes, spans: Sequence[Span], layout: Layout) -> None:
-    """Numbers along the steps, names below the stages that are points."""
+    """Write numbers along the steps, and names below the stages that are points."""
     end = max((span.end for span in spans if span.rows), default=0)
     steps = [tick for tick in MaxNLocator(6, integer=True).tick_values(0, end) if 0 <= tick <= end]
     ticks = {float(tick): f"{tick:,.0f}" for tick in steps} if end else {}
@@ -352,7 +355,7 @@ def _boundaries(
     slots: Mapping[str, int],
     layout: Layout,
 ) -> None:
-    """A line where a stage with steps begins, and its name above."""
+    """Draw a line where a stage with steps begins, and write its name above."""
     for span in (span for span in spans if span.rows):
         for axis in axes:
             axis.axvline(span.start, color=MUTED, linewidth=0.8)

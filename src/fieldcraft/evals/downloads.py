@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def downloads(report: Mapping[str, Any]) -> dict[str, str]:
-    """File names, each with an address that holds the file itself."""
+    """Return file names, each with an address that holds the file itself."""
     tables = {
         "evaluations.csv": list(evaluation_rows(report["evals"])),
         "comparisons.csv": list(report["pairwise"]),
@@ -22,8 +22,8 @@ def downloads(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
-    """One row an evaluation and, where its questions are of several splits or data sources, one
-    each."""
+    """Yield one row an evaluation and, where its questions are of several splits or data sources,
+    one each."""
     for name, entry in evals.items():
         yield {"name": name, "split": entry.get("split", "all"), **_flat(entry)}
         for split, part in (entry.get("splits", {}) | entry.get("sources", {})).items():
@@ -31,7 +31,7 @@ def evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
 
 
 def _flat(entry: Entry) -> Row:
-    """Every number of an entry; those inside a group, such as `known`, as group.number."""
+    """Return every number of an entry; those inside a group, such as `known`, as group.number."""
     row: Row = {}
     for key, value in entry.items():
         if key in ("splits", "sources", "split", "by_hops", "by_level", "by_calls"):
@@ -46,7 +46,7 @@ def _flat(entry: Entry) -> Row:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """A table with a head; a number that is not known is an empty cell."""
+    """Return a table with a head; a number that is not known is an empty cell."""
     heads = dict.fromkeys(key for row in rows for key in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(heads))
@@ -56,7 +56,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """A name that a spreadsheet would compute as a formula, as text."""
+    """Return a value for a table; a name that a spreadsheet would compute as a formula becomes
+    text."""
     is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
     return f"'{value}" if is_formula else value
 

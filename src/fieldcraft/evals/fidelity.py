@@ -1,4 +1,4 @@
-"""How faithful simulated observations are: against the truth of a world, or against the real tool.
+"""Faithfulness of simulated observations: against the truth of a world, or the real tool.
 
 A call whose real observation cannot be told (a name that the world does not know, as a miswritten
 query is; a tool that fails) has no verdict and is counted apart.
@@ -33,8 +33,8 @@ LEGEND = {
 
 
 async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call by what the tool returns for it. `holds` looks at the gold
-    answers that stand in the real text; where none does, it cannot be told."""
+    """Return a verdict on each simulated call by what the tool returns for it. `holds` looks at the
+    gold answers that stand in the real text; where none does, it cannot be told."""
     golds = {normalise(gold) for gold in trajectory.task.answers} - {""}
     found: Verdicts = []
     for call in simulated_calls(trajectory):
@@ -54,8 +54,8 @@ async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
 
 
 async def _real_observation(tool: Tool, call: Call) -> str | None:
-    """None where the real tool gives no results either. Raises UserError where it does not answer
-    at all, for then nothing can be told of any simulation."""
+    """Return the text that the real tool gives; None where it gives no results either. Raises
+    UserError where it does not answer at all, for then nothing can be told of any simulation."""
     if call.tool != tool.name:
         return None
     try:
@@ -70,7 +70,7 @@ async def _real_observation(tool: Tool, call: Call) -> str | None:
 
 
 def _stands_in(gold: str, text: str) -> bool:
-    """Whether the words of a normalised answer follow one another in a text."""
+    """Return whether the words of a normalised answer follow one another in a text."""
     return f" {gold} " in f" {normalise(text)} "
 
 
@@ -78,9 +78,10 @@ def _stands_in(gold: str, text: str) -> bool:
 
 
 def summarise_fidelity(verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
-    """`n` judged observations and their rates, in all and for taught and untaught entities (None
-    where there are none); `unknown` is how many have no verdict. A rate is None where nothing can
-    be told; `holds_n` is how many observations `holds` could be told of."""
+    """Return a summary of the verdicts: `n` judged observations and their rates, in all and for
+    taught and untaught entities (None where there are none). `unknown` is how many have no verdict.
+    A rate is None where nothing can be told; `holds_n` is how many observations `holds` could be
+    told of."""
     judged = [verdict for verdict in verdicts if verdict is not None]
     parts = {
         "taught": [v for v in judged if v.taught is True],
@@ -107,8 +108,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def fidelity_row(
     judge: Callable[[Trajectory], Verdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """The metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates of
-    nothing are left out; there are none at all where `judge` cannot tell what is true."""
+    """Return the metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates
+    of nothing are left out; there are none at all where `judge` cannot tell what is true."""
     verdicts: Verdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)
@@ -124,8 +125,8 @@ def fidelity_row(
 
 
 def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Figures:
-    """Rows a model: all simulated searches, those for taught and those for untaught entities.
-    `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
+    """Return rows for each model: all simulated searches, those for taught and those for untaught
+    entities. `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATES if _is_told(rate, found)]
     heads = [HEADS[rate] for rate in rates]
     ends = ("no truth", "EM\nsimulated", "EM\nreal")

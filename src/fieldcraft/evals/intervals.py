@@ -1,4 +1,4 @@
-"""95 % intervals of shares of questions that come in clusters, in one run and over seeds.
+"""Intervals (95 %) of shares of questions that come in clusters, in one run and over seeds.
 
 Questions about the same entity are right or wrong together, so they say less than as many
 independent ones would. How much less is the design effect: the variance of their share with its
@@ -28,7 +28,8 @@ T975 = (
 
 
 def wilson_interval(rate: float, n: float) -> Interval:
-    """Of a proportion `rate` seen in `n` independent trials, or in trials of that effective size.
+    """Return the interval of a proportion `rate` seen in `n` independent trials, or in trials of
+    that effective size.
 
     Source: Wilson 1927; recommended over the normal interval, which has no width at 0 and 1, by
     Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion", eq. 4. Written
@@ -41,8 +42,8 @@ def wilson_interval(rate: float, n: float) -> Interval:
 
 
 def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interval:
-    """Of the difference first - second of two independent proportions, each given as successes and
-    trials (at least one).
+    """Return the interval of the difference first - second of two independent proportions, each
+    given as successes and trials (at least one).
 
     Source: Newcombe 1998, "Interval estimation for the difference between independent proportions",
     method 10: the Wilson intervals of both, put together.
@@ -58,8 +59,8 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interv
 
 
 def paired_interval(gained: float, lost: float, n: float) -> Interval:
-    """Of the difference gained - lost, both shares of the same `n` questions or of that effective
-    size. It has a width even where nothing was gained or lost.
+    """Return the interval of the difference gained - lost, both shares of the same `n` questions or
+    of that effective size. It has a width even where nothing was gained or lost.
 
     Source: Agresti and Min 2005, "Simple improved confidence intervals for comparing matched
     proportions": the normal interval with half a question more in each of the four cells.
@@ -71,8 +72,8 @@ def paired_interval(gained: float, lost: float, n: float) -> Interval:
 
 
 def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """How many independent questions say as much about their mean as these; `clusters` has the
-    label of each. Nothing is left of one cluster, and without clusters all is.
+    """Return the number of independent questions that say as much about their mean as these;
+    `clusters` has the label of each. Nothing is left of one cluster, and without clusters all is.
 
     With r the distance of a value from the mean, m clusters and n questions, the design effect is
 
@@ -104,8 +105,8 @@ def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> flo
 def seeds_interval(
     means: Sequence[float], pooled: Interval, bounds: Interval = (0.0, 1.0)
 ) -> list[float] | None:
-    """Of the mean over seeds, within `bounds`: the wider of two on either side. None for a single
-    seed.
+    """Return the interval of the mean over seeds, within `bounds`: the wider of two on either side.
+    None for a single seed.
 
     One is mean +- t s / sqrt(seeds) of the means of the seeds (Student 1908): another seed would
     differ. By chance a few seeds can be alike, so the other is the interval of all questions
@@ -119,5 +120,6 @@ def seeds_interval(
 
 
 def _t975(freedom: int) -> float:
-    """Beyond 30 degrees of freedom that of 30, slightly too high."""
+    """Return the 97.5 % quantile of Student's t; beyond 30 degrees of freedom that of 30, slightly
+    too high."""
     return T975[min(freedom, len(T975)) - 1]

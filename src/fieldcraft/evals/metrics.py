@@ -1,4 +1,4 @@
-"""What a set of evaluation trajectories says about the model that wrote them."""
+"""Metrics of a set of evaluation trajectories, about the model that wrote them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 def summarise(
     trajectories: Sequence[Trajectory], split: str | None = None, prices: Prices | None = None
 ) -> dict[str, Any]:
-    """The entry of one stage or workflow in `report.json`.
+    """Return the entry of one stage or workflow in `report.json`.
 
     `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
     been filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
@@ -52,13 +52,13 @@ def summarise(
 
 
 def leading(trajectories: Sequence[Trajectory], split: str | None) -> Sequence[Trajectory]:
-    """Those that a summary's top-level numbers are of."""
+    """Return the trajectories that a summary's top-level numbers are of."""
     return even(_by_split(trajectories).get(split, trajectories))
 
 
 def even(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
-    """Of every question the first samples, as many as all questions have: one with more samples
-    does not count more."""
+    """Return the first samples of every question, as many as all questions have: one with more
+    samples does not count more."""
     questions: dict[tuple[Any, str], list[Trajectory]] = {}
     for trajectory in trajectories:
         key = (trajectory.task.meta.get("split"), trajectory.task.id)
@@ -70,27 +70,28 @@ def even(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
 
 
 def cluster_of(task: Task) -> str:
-    """The label of the questions that are right or wrong together with this one, such as those
-    about the same entity: `meta["cluster"]`, or this question alone."""
+    """Return the label of the questions that are right or wrong together with this one, such as
+    those about the same entity: `meta["cluster"]`, or this question alone."""
     label = task.meta.get("cluster")
     return task.id if label is None else str(label)
 
 
 def _level(task: Task) -> str | None:
-    """How difficult a question is said to be, as in GAIA, WebWalkerQA and HotpotQA."""
+    """Return the difficulty that a question is said to have, as in GAIA, WebWalkerQA and
+    HotpotQA."""
     level = task.meta.get("level")
     return None if level is None else str(level)
 
 
 def _effective_questions(gradable: Iterable[Trajectory]) -> float:
-    """How many independent questions the gradable ones are worth. Several samples of a question
-    count as one, with their mean."""
+    """Return the number of independent questions that the gradable ones are worth. Several samples
+    of a question count as one, with their mean."""
     verdicts, clusters = _samples(gradable)
     return effective_size([fmean(drawn) for drawn in verdicts], clusters)
 
 
 def _samples(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], list[str]]:
-    """Of each question whether its samples are right, and its cluster."""
+    """Return for each question whether its samples are right, and its cluster."""
     questions = _grouped(gradable, lambda t: t.task.id)
     return (
         [[t.right is True for t in samples] for samples in questions.values()],
@@ -153,7 +154,8 @@ def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
 
 
 def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
-    """How many of the samples that a verifier picked are right; None where there was none."""
+    """Return the share of right samples among those that a verifier picked, with its interval; None
+    where there was none."""
     picked = [t for t in gradable if t.rewards.get(PICKED) == 1]
     rate = share_right(picked)
     if rate is None:
@@ -163,19 +165,20 @@ def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def share_right(trajectories: Iterable[Trajectory]) -> float | None:
-    """Share of right answers among the gradable trajectories; None when there is none."""
+    """Return the share of right answers among the gradable trajectories; None when there is
+    none."""
     return mean(t.right for t in trajectories)
 
 
 def _observation_tokens(trajectory: Trajectory) -> int:
-    """How many tokens tools, or what simulates them, gave it to read."""
+    """Return the number of tokens that tools, or what simulates them, gave it to read."""
     observers = (Author.TOOL, Author.SIMULATOR)
     return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
 
 
 def _offered(trajectories: Sequence[Trajectory]) -> list[str] | None:
-    """The tools that all of these questions are asked with; None where that is all tools, or not
-    the same ones."""
+    """Return the tools that all of these questions are asked with; None where these are all tools,
+    or not the same ones."""
     first, *others = (offered_with(t.task) for t in trajectories)
     return first if all(tools == first for tools in others) else None
 
@@ -199,7 +202,7 @@ def _by(
 
 
 def _knowledge(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:
-    """The questions that `Task.is_known` says this of; None without any."""
+    """Return the figures of the questions of which `Task.is_known` says this; None without any."""
     part = [t for t in trajectories if t.task.is_known is known]
     if not part:
         return None
@@ -214,7 +217,7 @@ def _knowledge(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, 
 def _grouped(
     trajectories: Iterable[Trajectory], key: Callable[[Trajectory], Any]
 ) -> dict[Any, list[Trajectory]]:
-    """Trajectories by `key` in ascending order; those without one are left out."""
+    """Return the trajectories by `key` in ascending order; those without one are left out."""
     groups: dict[Any, list[Trajectory]] = {}
     for trajectory in trajectories:
         if (value := key(trajectory)) is not None:

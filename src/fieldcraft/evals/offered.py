@@ -1,4 +1,4 @@
-"""What an evaluation found on questions that are asked with some of the tools alone."""
+"""Results of an evaluation on questions that are asked with some of the tools alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Offered(NamedTuple):
 
 
 def with_tools_of_their_own(evals: Mapping[str, Entry]) -> list[Offered]:
-    """The splits of each evaluation whose questions are asked with some of the tools alone."""
+    """Return the splits of each evaluation whose questions are asked with some of the tools
+    alone."""
     return [
         Offered(name, split, part)
         for name, entry in evals.items()
@@ -29,7 +30,8 @@ def with_tools_of_their_own(evals: Mapping[str, Entry]) -> list[Offered]:
 
 
 def offered_table(found: list[Offered]) -> Figures:
-    """Whether the tool of the prompt is called, by its name, and with arguments that fit it."""
+    """Return a table: whether the tool of the prompt is called, by its name, and with arguments
+    that fit it."""
     heads = (
         "tool",
         "EM [95 %]",

@@ -33,7 +33,8 @@ def compare(
     split: str | None = None,
     names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
-    """`model` against `baseline`; both hold the trajectories of the same tasks in the same order.
+    """Compare `model` with `baseline`; both hold the trajectories of the same tasks in the same
+    order.
 
     Only the leading `split` counts where there is one, as in `metrics.summarise`. Pairs
     that are not gradable on both sides are left out of everything and counted; without any other
@@ -50,7 +51,8 @@ def compare(
     same = [(b, m) for b, m in graded if b.right == m.right]
 
     def share(part: Sequence[Pair], holds: Callable[[int], bool] = lambda _: True) -> float | None:
-        """Questions of `part` whose calls above the baseline's are as asked."""
+        """Return the share of the questions of `part` whose calls above the baseline's are as
+        asked."""
         found = sum(holds(m.executed_calls - b.executed_calls) for b, m in part)
         return found / len(graded) if graded else None
 
@@ -84,7 +86,7 @@ def compare_over_seeds(
     split: str | None = None,
     names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
-    """One row of a table against another: (baseline, model) of every seed, as in `compare`.
+    """Compare one row of a table with another: (baseline, model) of every seed, as in `compare`.
 
     The interval is `seeds_interval`, which asks what another seed would give. `p_value` asks less:
     whether these models differ, on all questions of all seeds, in clusters of one seed each.
@@ -106,7 +108,7 @@ def compare_over_seeds(
 
 
 def sign_flip_test(differences: Iterable[int]) -> float:
-    """Two-sided p-value of the sum of what each cluster gained less what it lost.
+    """Return the two-sided p-value of the sum of what each cluster gained less what it lost.
 
     If both sides were equally good, every cluster could as well have come out the other way round.
     The p-value is the share of all ways to choose the signs whose sum is at least as far from 0,
@@ -125,7 +127,8 @@ def sign_flip_test(differences: Iterable[int]) -> float:
 
 
 def fisher_test(first: tuple[int, int], second: tuple[int, int]) -> float:
-    """Two-sided p-value of two independent proportions, each given as successes and trials.
+    """Return the two-sided p-value of two independent proportions, each given as successes and
+    trials.
 
     If both were equally likely, all ways to choose the successes among all trials would be, too. It
     is the share of the ways whose split is at most as likely as the one found: Fisher's exact test
@@ -156,13 +159,13 @@ def _graded(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _change(pair: Pair) -> int:
-    """1 for an answer that is right now and was not, -1 for the reverse."""
+    """Return 1 for an answer that is right now and was not, -1 for the reverse."""
     baseline, model = pair
     return bool(model.right) - bool(baseline.right)
 
 
 def _by_cluster(pairs: Iterable[Pair]) -> list[int]:
-    """What every cluster of questions gained less what it lost."""
+    """Return the gain of every cluster of questions less its loss."""
     sums: dict[str, int] = defaultdict(int)
     for pair in pairs:
         sums[cluster_of(pair[0].task)] += _change(pair)
@@ -170,7 +173,8 @@ def _by_cluster(pairs: Iterable[Pair]) -> list[int]:
 
 
 def _interval(parts: Sequence[Sequence[Pair]]) -> Interval:
-    """Of the difference on the questions of all parts, whose clusters are apart."""
+    """Return the interval of the difference on the questions of all parts, whose clusters are
+    apart."""
     changes = [[_change(pair) for pair in part] for part in parts]
     n = sum(map(len, changes))
     effective = sum(
@@ -184,7 +188,7 @@ def _interval(parts: Sequence[Sequence[Pair]]) -> Interval:
 def against_first(
     evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every model against the first one."""
+    """Compare every model with the first one."""
     first, *others = evaluated
     return [_named(evaluated, first, other, split) for other in others]
 
@@ -192,7 +196,7 @@ def against_first(
 def one_after_another(
     evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every stage against the one before it."""
+    """Compare every stage with the one before it."""
     return [_named(evaluated, before, after, split) for before, after in pairwise(evaluated)]
 
 

@@ -70,7 +70,7 @@ def build_report(
     comparisons: Sequence[Mapping[str, Any]],
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of `report.json`, schema 1.
+    """Return the content of `report.json`, schema 1.
 
     `evals` maps a stage or workflow to what `metrics.summarise` returned for it, and "seconds";
     `comparisons` are of `pairwise`; `extra` adds keys (resolved config, versions) and may not
@@ -153,7 +153,7 @@ def write_html(
 
 
 def _how_sampled(evals: Mapping[str, Mapping[str, Any]]) -> str:
-    """How the answers of models were sampled, as the end of a sentence."""
+    """Return the end of a sentence: how the answers of models were sampled."""
     found = {_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")}
     ways = ", or ".join(sorted(found)) or "answered greedily"
     several = any(row.measure != "pass@1" for row in sampled_rows(evals))
@@ -168,25 +168,26 @@ def _decoding(sampling: Mapping[str, Any]) -> str:
 
 
 def _line_of_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
-    """The stages, and before them the first model where it was evaluated."""
+    """Return the stages, and before them the first model where it was evaluated."""
     first = ["base"] if "base" in report["evals"] and "base" not in stages else []
     return [*first, *stages]
 
 
 def _starts(report: Mapping[str, Any]) -> dict[str, str | None]:
-    """The stage that each stage names as its start."""
+    """Return the stage that each stage names as its start."""
     stages = report.get("config", {}).get("stages", {})
     return {name: settings.get("start") for name, settings in stages.items()}
 
 
 def _final(report: Mapping[str, Any]) -> str | None:
-    """The last stage that was evaluated; without one, the last evaluation."""
+    """Return the last stage that was evaluated; without one, the last evaluation."""
     evaluated = [s["name"] for s in report["stages"] if s["name"] in report["evals"]]
     return next(reversed(evaluated or list(report["evals"])), None)
 
 
 def _rows(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[dict[str, Any]]:
-    """One row a stage or workflow, in the order of the run; `entry` is None if not evaluated."""
+    """Return one row for each stage or workflow, in the order of the run; `entry` is None if not
+    evaluated."""
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     return [
         {"name": name, "seconds": seconds.get(name), "entry": report["evals"].get(name)}
@@ -211,7 +212,7 @@ def _outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) -> list
 
 
 def page_environment() -> Environment:
-    """The templates of pages and their filters."""
+    """Return the environment of the templates of pages, with their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         autoescape=True,  # questions, observations and answers are untrusted text
@@ -235,8 +236,8 @@ def page_environment() -> Environment:
 def inlined(
     environment: Environment, styles: Sequence[str], scripts: Sequence[str]
 ) -> dict[str, str]:
-    """Style sheets and scripts as a page holds them, and the hash by which its policy allows just
-    these scripts."""
+    """Return style sheets and scripts as a page holds them, and the hash by which its policy allows
+    just these scripts."""
 
     def joined(names: Sequence[str]) -> str:
         assert environment.loader is not None
@@ -264,7 +265,7 @@ def _probability(value: float | None) -> str:
 
 
 def _slug(name: str) -> str:
-    """A term as an address in the page."""
+    """Return a term as an address in the page."""
     return "term-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

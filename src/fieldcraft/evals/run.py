@@ -15,8 +15,8 @@ from fieldcraft.types import Reward, Task, Trajectory
 
 
 def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = None) -> Rubric:
-    """What an evaluation grades by: `correct`, the reward that says which answers are right (exact
-    match without one); all else is recorded beside it."""
+    """Return the rubric of an evaluation: `correct`, the reward that tells which answers are right
+    (exact match without one). All else is recorded beside it."""
     right = correct or ExactMatch()
     others: list[Reward] = [ExactMatch(), F1(), CoverEM(), Format()]
     if judge is not None:
@@ -26,7 +26,7 @@ def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = No
 
 
 def once(task: Task) -> int:
-    """One sample of every question."""
+    """Return 1, the number of samples of every question."""
     return 1
 
 
@@ -40,8 +40,8 @@ async def evaluate(
     samples: Callable[[Task], int] = once,
     most_broken: float = MAX_BROKEN,
 ) -> list[Trajectory]:
-    """Run and grade every task `samples(task)` times; trajectories in the order of the tasks, those
-    of a task together. `name` is that of the part in events.
+    """Run and grade every task `samples(task)` times. Returns trajectories in the order of the
+    tasks, those of a task together. `name` is that of the part in events.
 
     A rollout that met a tool or an engine that failed has a rate of its own, which the events tell
     at the end. Raises UserError with the cause when they are more than the share `most_broken`.

@@ -13,13 +13,13 @@ from fieldcraft.evals.intervals import effective_size, wilson_interval
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The chance that at least one of k samples is right, where `right` of `samples` were: the
-    unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
+    """Return the chance that at least one of k samples is right, where `right` of `samples` were:
+    the unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
     return 1 - comb(samples - right, k) / comb(samples, k)
 
 
 def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> dict[str, Any]:
-    """pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
+    """Return pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
 
     Args:
         verdicts: whether each gradable sample of each question is right; a question that has fewer
@@ -56,7 +56,8 @@ class SampledRow:
 
 
 def sampled_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[SampledRow]:
-    """The lines of every evaluation (`metrics.summarise`) with several samples of some question."""
+    """Return the lines of every evaluation (`metrics.summarise`) with several samples of some
+    question."""
     found = []
     for name, entry in evals.items():
         rows = [_row(name, part, one) for part, one in _parts(entry) if one.get("em") is not None]
@@ -66,7 +67,7 @@ def sampled_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[SampledRow]:
 
 
 def _parts(entry: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-    """An entry, its other splits and its data sources, by name."""
+    """Yield an entry, its other splits and its data sources, by name."""
     yield entry.get("split"), entry
     yield from ((k, part) for k, part in entry.get("splits", {}).items() if k != entry["split"])
     yield from entry.get("sources", {}).items()

@@ -39,7 +39,8 @@ Report = Mapping[str, Any]
 def compare_rows(
     recipe: Recipe, answers: Callable[[int, str], Sequence[Trajectory]]
 ) -> list[dict[str, Any]]:
-    """The comparisons of the recipe; `answers` gives the trajectories of a seed's evaluation."""
+    """Return the comparisons of the recipe; `answers` gives the trajectories of a seed's
+    evaluation."""
     rows = table_rows(recipe)
     return [
         {"title": title, "baseline": before, "model": after}
@@ -58,8 +59,9 @@ def build_table(
     comparisons: Sequence[Report] = (),
     curves: Mapping[str, Sequence[Rows]] | None = None,
 ) -> dict[str, Any]:
-    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed, what
-    `compare_rows` found, and the metric rows of stages of reinforcement learning, of every seed.
+    """Return the content of a sweep's `report.json`, schema 1, from the `report.json` of every
+    seed, what `compare_rows` found, and the metric rows of stages of reinforcement learning, of
+    every seed.
 
     Rates are those of a run's report, `splits` those of every kind of its questions by itself;
     `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are those of
@@ -118,7 +120,7 @@ def _row(
 
 
 def _rates(entries: Sequence[Report]) -> dict[str, Any]:
-    """The same questions of every seed, or questions of the same kind."""
+    """Return the rates of the same questions of every seed, or of questions of the same kind."""
     em = [entry["em"] for entry in entries]
     pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
     return {
@@ -136,8 +138,8 @@ def _rates(entries: Sequence[Report]) -> dict[str, Any]:
 
 
 def _over_optimum(entries: Sequence[Report]) -> dict[str, Any] | None:
-    """By which share the calls of each seed lie above the optimum, or (negative) below; None where
-    one has no optimum, or needs no call at all."""
+    """Return the share by which the calls of each seed lie above the optimum, or (negative) below;
+    None where one has no optimum, or needs no call at all."""
     pairs = [(entry["calls_mean"], entry["calls_optimal_mean"]) for entry in entries]
     if any(not optimum for _, optimum in pairs):
         return None
@@ -151,7 +153,7 @@ def _mean(values: Iterator[float | None]) -> float | None:
 
 
 def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
-    """Trajectories and right answers by executed calls, over all seeds."""
+    """Return the trajectories and right answers by executed calls, over all seeds."""
     parts = [(int(calls), part) for e in entries for calls, part in e["by_calls"].items()]
     return [
         {
@@ -164,8 +166,8 @@ def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
 
 
 def _kind(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
-    """A program is a workflow in which no model writes anything, and a teacher is no model of the
-    run."""
+    """Return the kind of a row. A program is a workflow in which no model writes anything, and a
+    teacher is no model of the run."""
     if name in recipe.evaluation.teachers:
         return "teacher"
     if name in map(short, recipe.evaluation.workflows):
@@ -216,8 +218,8 @@ def write_page(
 
 
 def compared_rows(rows: Sequence[Report]) -> list[Report]:
-    """The rows of the charts: the ReAct workflow, the last supervised model, and the last one of
-    reinforcement learning that went on from that."""
+    """Return the rows of the charts: the ReAct workflow, the last supervised model, and the last
+    one of reinforcement learning that went on from that."""
     react = [row for row in rows if row["name"] == "workflow"]
     supervised = [row for row in rows if row["kind"] == "supervised"][-1:]
     ancestor = supervised[0]["name"] if supervised else None
@@ -226,8 +228,9 @@ def compared_rows(rows: Sequence[Report]) -> list[Report]:
 
 
 def rival_rows(rows: Sequence[Report]) -> list[Report]:
-    """The rows whose learning curves are drawn together: the largest set of models that differ in
-    their last stage alone, all of it reinforcement learning on the same kind of observations."""
+    """Return the rows whose learning curves are drawn together: the largest set of models that
+    differ in their last stage alone, all of it reinforcement learning on the same kind of
+    observations."""
     sets: dict[tuple[str, ...], list[Report]] = {}
     for row in rows:
         if row["kind"] == "rl":
@@ -238,7 +241,7 @@ def rival_rows(rows: Sequence[Report]) -> list[Report]:
 
 
 def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Chart]:
-    """The two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
+    """Return the two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
     shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
     rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
     titles = ("Where right answers come from", "Success rate by number of calls")
@@ -250,7 +253,7 @@ def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Cha
 
 
 def _frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
-    """Exact match over calls, of every row."""
+    """Draw exact match over calls, of every row."""
     points = {
         row["title"]: {
             "em": row["em"]["mean"],
@@ -264,13 +267,13 @@ def _frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
 
 
 def share_of_right(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """(calls, share of all right answers that took so many calls, whether seen in few)."""
+    """Return (calls, share of all right answers that took so many calls, whether seen in few)."""
     right = max(1, sum(part["right"] for part in parts))
     return [(k, part["right"] / right, few) for k, part, few in _shown(parts)]
 
 
 def success_rate(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """(calls, share of the trajectories with so many calls that are right, whether few)."""
+    """Return (calls, share of the trajectories with so many calls that are right, whether few)."""
     return [(k, part["right"] / part["n"], few) for k, part, few in _shown(parts)]
 
 

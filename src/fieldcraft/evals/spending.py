@@ -1,4 +1,4 @@
-"""What an answer costs: requests, the tokens that they read and write, and their price."""
+"""Costs of an answer: requests, the tokens that they read and write, and their price."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Spent:
     cost: float | None = None
 
     def as_meta(self) -> dict[str, Any]:
-        """For the metadata of a task, where `spent` finds it."""
+        """Return the costs for the metadata of a task, where `spent` finds them."""
         return {SPENT: asdict(self)}
 
 
 def spent(trajectory: Trajectory, prices: Prices | None = None) -> Spent:
-    """What a trajectory cost, by `prices` where it does not say so itself. A policy makes a request
-    for each of its turns, which reads the chain so far."""
+    """Return the costs of a trajectory, by `prices` where it does not say so itself. A policy makes
+    a request for each of its turns, which reads the chain so far."""
     if noted := trajectory.task.meta.get(SPENT):
         found = Spent(**noted)
     else:
@@ -54,8 +54,8 @@ def _of_a_policy(trajectory: Trajectory) -> Spent:
 
 
 def spending(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[str, Any]:
-    """Means a question, and sums for each right answer; these are None without a right answer, and
-    costs where a price is unknown."""
+    """Return means for each question, and sums for each right answer; these are None without a
+    right answer, and costs where a price is unknown."""
     n, right = len(trajectories), sum(t.right is True for t in trajectories)
     found = [spent(t, prices) for t in trajectories]
     known = [one.cost for one in found if one.cost is not None]

@@ -1,4 +1,4 @@
-"""What an evaluation found, as tables for the terminal."""
+"""Tables of evaluations for the terminal."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ COSTS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
 
 
 def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> Figures:
-    """One row an evaluation, of stages, workflows or models. `trained` has the seconds of training
-    by stage; those of evaluating are of the entries."""
+    """Return a table with one row for each evaluation, of stages, workflows or models. `trained`
+    has the seconds of training by stage; those of evaluating are of the entries."""
     judged = any(entry.get("judge") is not None for entry in evals.values())
     beside = ("F1", "judge") if judged else ("F1",)
     heads = ("EM [95 %]", *beside, "calls/best", "known\nEM", "no\ncall", "train s", "eval s")
@@ -49,10 +49,10 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> F
 
 
 def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
-    """What belongs below the results: the use of tools; names of tools that no training shows,
+    """Return the tables below the results: the use of tools; names of tools that no training shows,
     questions with some of the tools alone, the levels of the questions and several samples of one,
-    if there are any; what acting cost if tools or tokens have prices; and what an answer cost if a
-    price of models is known."""
+    if there are any; the costs of acting if tools or tokens have prices; and those of an answer if
+    a price of models is known."""
     found = [tool_table(evals)]
     if names := names_of_tools(evals):
         found.append(names_table(names))
@@ -70,7 +70,7 @@ def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
 
 
 def tool_table(evals: Mapping[str, Entry]) -> Figures:
-    """How each used its tools."""
+    """Return a table of how each evaluation used its tools."""
     keys = {
         "TP": ("tool_productivity", 2),
         "above": ("needless_calls_mean", 2),
@@ -97,8 +97,8 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
-    """Tell whether acting costs are more than the number of calls, because a tool or the tokens of
-    the policy have prices."""
+    """Return whether acting costs are more than the number of calls, because a tool or the tokens
+    of the policy have prices."""
     return any(
         entry.get("token_cost_mean")
         or entry.get("call_cost_mean") not in (None, entry["calls_mean"])
@@ -107,7 +107,7 @@ def has_prices(entries: Iterable[Entry]) -> bool:
 
 
 def costs_table(evals: Mapping[str, Entry]) -> Figures:
-    """Costs of acting of each evaluation."""
+    """Return a table of the costs of acting of each evaluation."""
     keys = {
         "calls": ("calls_mean", 2),
         "cost of\ncalls": ("call_cost_mean", 2),
@@ -131,8 +131,8 @@ def _columns(
     legend: Mapping[str, str] = MappingProxyType({}),
     scale: Mapping[str, float] = MappingProxyType({}),
 ) -> Figures:
-    """A table with a row for each evaluation. `keys` has, by the head of a column, a key of the
-    summaries and its number of digits; `legend` what they mean; `scale` multiplies the values
+    """Return a table with a row for each evaluation. `keys` has, by the head of a column, a key of
+    the summaries and its number of digits; `legend` what they mean; `scale` multiplies the values
     of a key."""
     table = Figures([*keys], caption, legend)
     for name, entry in evals.items():
@@ -145,8 +145,8 @@ def _columns(
 
 
 def names_of_tools(evals: Mapping[str, Entry]) -> dict[str, tuple[Entry, Entry]]:
-    """Of each evaluation that asked its questions once more, with names of tools that no training
-    shows: the summaries with the names of training, and with the others."""
+    """Return two summaries of each evaluation that asked its questions once more, with names of
+    tools that no training shows: that with the names of training, and that with the others."""
     return {
         name: (splits[entry["split"]], splits[UNSEEN])
         for name, entry in evals.items()
@@ -155,13 +155,14 @@ def names_of_tools(evals: Mapping[str, Entry]) -> dict[str, tuple[Entry, Entry]]
 
 
 def calling_rate(entry: Entry) -> float:
-    """The share of the answers with an executed call."""
+    """Return the share of the answers with an executed call."""
     silent: int = entry["by_calls"].get("0", {"n": 0})["n"]
     return 1 - silent / entry["n"]
 
 
 def names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figures:
-    """The same questions with names of tools that training shows, and with others."""
+    """Return a table of the same questions with names of tools that training shows, and with
+    others."""
     heads = ("EM", "EM\nunseen", "used", "used\nunseen", "mal-\nformed", "malformed\nunseen")
     caption = "The same questions with the names of tools that training shows, and with others."
     legend = {
@@ -181,7 +182,7 @@ def names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figures:
 
 
 def levels_table(evals: Mapping[str, Entry]) -> Figures:
-    """Exact match and calls at each level of the questions."""
+    """Return a table of exact match and calls at each level of the questions."""
     levels = sorted({level for entry in evals.values() for level in entry.get("by_level", ())})
     caption = "Exact match and, in brackets, calls a question, by the level of the questions."
     sizes = [max(_level_size(entry, level) for entry in evals.values()) for level in levels]
@@ -200,7 +201,8 @@ def _level_size(entry: Entry, level: str) -> int:
 
 
 def samples_table(rows: Sequence[SampledRow]) -> Figures:
-    """How often one of k samples of a question is right, where several were drawn."""
+    """Return a table of how often one of k samples of a question is right, where several were
+    drawn."""
     ks = max((row.rates for row in rows), key=len)
     caption = (
         "avg@n: the mean over n samples of each question, which is pass@1. pass@k: share of the"
@@ -227,7 +229,7 @@ def samples_table(rows: Sequence[SampledRow]) -> Figures:
 
 
 def spending_table(evals: Mapping[str, Entry]) -> Figures:
-    """What an answer cost each."""
+    """Return a table of the costs of an answer."""
     keys = {
         "requests": ("requests_mean", 1),
         "tokens\nread": ("read_mean", 0),
@@ -246,7 +248,7 @@ def spending_table(evals: Mapping[str, Entry]) -> Figures:
 
 
 def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
-    """One row a comparison, the baseline named first."""
+    """Return a table with one row for each comparison, the baseline named first."""
     shares = {
         "ME": "more_efficient",
         "LE": "less_efficient",
@@ -284,7 +286,7 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
 
 
 def seeds_table(rows: Sequence[Entry]) -> Figures:
-    """One line a row of a table over seeds."""
+    """Return a table with one line for each row of a table over seeds."""
     heads = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
     caption = (
         "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
@@ -320,8 +322,8 @@ def _priced_cells(row: Entry) -> tuple[str, str]:
 
 
 def training_table(rows: Sequence[Entry]) -> Figures | None:
-    """What reinforcement learning took on the way to each row of a table over seeds; None where
-    there was none."""
+    """Return a table of what reinforcement learning took on the way to each row of a table over
+    seeds; None where there was none."""
     taught = [row for row in rows if row["training"] is not None]
     if not taught:
         return None
@@ -335,7 +337,7 @@ def training_table(rows: Sequence[Entry]) -> Figures | None:
 
 
 def comparisons_table(comparisons: Sequence[Entry]) -> Figures:
-    """One line a comparison between two rows of a table over seeds."""
+    """Return a table with one line for each comparison between two rows of a table over seeds."""
     legend = {
         "EM [95 %]": "exact match, second row less first, and what other seeds would give",
         "gained, lost": "questions that only one of the two answers right",

@@ -1,4 +1,4 @@
-"""What the columns of the report mean. The page shows it beside a column and in a list."""
+"""Meanings of the columns of the report. The page shows them beside a column and in a list."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ SHOWN = {
 
 
 def empty_terms(evals: Collection[Mapping[str, Any]]) -> set[str]:
-    """The columns for which no evaluation has a value, so that they are left out."""
+    """Return the columns for which no evaluation has a value, so that they are left out."""
     return {term for term, key in SHOWN.items() if all(e.get(key) is None for e in evals)}

@@ -1,4 +1,4 @@
-"""What reinforcement learning took on the way to a model: time, rollouts, calls and tokens.
+"""Costs of reinforcement learning on the way to a model: time, rollouts, calls and tokens.
 
 OTC (arXiv 2504.14870) claims that fewer calls make training faster, too. A table over seeds says
 what each of its models took, whatever that is.
@@ -16,9 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 def training_cost(
     stages: Sequence[str], curves: Mapping[str, Sequence[Rows]]
 ) -> dict[str, float] | None:
-    """Means over seeds of what the `stages` of a model's lineage took that are reinforcement
-    learning: seconds of their steps, rollouts that were sampled, calls that these executed, and
-    tokens that the policy wrote.
+    """Return the means over seeds of what the stages of reinforcement learning among `stages`, a
+    model's lineage, took: seconds of their steps, rollouts that were sampled, calls that these
+    executed, and tokens that the policy wrote.
 
     `curves` has the metric rows of every such stage, of every seed. None without such a stage, and
     where its rows do not count rollouts, as those of earlier versions.

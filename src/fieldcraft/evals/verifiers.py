@@ -39,13 +39,14 @@ BEST = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.MULTILINE
 
 
 async def vote(samples: Sequence[Trajectory]) -> int:
-    """The first sample with the most frequent answer, as `same_answers` compares them."""
+    """Return the place of the first sample with the most frequent answer, as `same_answers`
+    compares them."""
     return await _most_frequent(samples, range(len(samples)))
 
 
 async def double_check(samples: Sequence[Trajectory]) -> int:
-    """The sample whose last double check gave the highest score (the dialects of AFM); between
-    equals, the most frequent answer."""
+    """Return the place of the sample whose last double check gave the highest score (the dialects
+    of AFM); between equals, the most frequent answer."""
     scores = [_last_score(sample) for sample in samples]
     best = [place for place, score in enumerate(scores) if score == max(scores)]
     return await _most_frequent(samples, best)
@@ -94,7 +95,8 @@ async def note_picks(
 
 
 async def _most_frequent(samples: Sequence[Trajectory], places: Sequence[int]) -> int:
-    """Of these places the first with the most frequent answer; no answer counts for nothing."""
+    """Return the first of these places with the most frequent answer; no answer counts for
+    nothing."""
     same = await same_answers([samples[place] for place in places])
     counts = Counter(same)
     del counts[None]

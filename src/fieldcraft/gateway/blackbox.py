@@ -58,12 +58,12 @@ class BlackBox:
         self.max_turns, self.seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """None: an agent answers the questions of the recipe."""
+        """Return no tasks: an agent answers the questions of the recipe."""
         return (), ()
 
     @asynccontextmanager
     async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
-        """Raises UserError for a model without a chat template."""
+        """Open the environment. Raises UserError for a model without a chat template."""
         if dialect.tokenizer.chat_template is None:
             raise UserError(
                 "the environment 'blackbox' needs a model with a chat template: give one, or add"
@@ -78,7 +78,7 @@ class BlackBox:
 
 @dataclass
 class House:
-    """What the rollouts of a stage share."""
+    """Common part of the rollouts of a stage."""
 
     run: Run
     scribe: Scribe
@@ -89,8 +89,8 @@ class House:
     talks: dict[str, Talk] = field(default_factory=dict)
 
     async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of one agent. The last thing that the policy said is the answer, unless the
-        agent has another one.
+        """Play the rollout of one agent. The last thing that the policy said is the answer, unless
+        the agent has another one.
 
         An agent that fails is an ERROR, with the cause; where the budget refused it something, it
         is TRUNCATED, and its reward is 0 if it has none.
@@ -126,7 +126,8 @@ class House:
                 )
 
     async def _result(self, task: Task, talk: Talk, base_url: str) -> Any:
-        """What the agent returns; None for one that did not expect to be refused a turn."""
+        """Run the agent, and return what it returns; None for one that did not expect to be refused
+        a turn."""
         try:
             return await guarded(self.run(task, base_url), self.seconds)
         except TooSlow as error:
@@ -151,7 +152,7 @@ class House:
 
 
 def _function(name: str) -> Run:
-    """The agent of a name. Raises UserError for something that cannot be called so."""
+    """Return the agent of a name. Raises UserError for something that cannot be called so."""
     if ":" not in name:
         raise UserError(f"the agent '{name}' is no name: write agent as module:name.")
     found: Any = load(name)
@@ -165,6 +166,6 @@ def _function(name: str) -> Run:
 
 
 async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str:
-    """What a program prints, which reads the task."""
+    """Run a program that reads the task, and return what it prints."""
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     return await output_of(command, json.dumps(asdict(task)).encode(), variables)

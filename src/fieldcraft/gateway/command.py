@@ -18,8 +18,8 @@ _LOOK = 0.02  # seconds between two looks whether it has ended
 
 
 async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str, str]) -> str:
-    """What a program prints when it is `given` its input. The processes that it has started end
-    with it, and with this call.
+    """Run a program that is `given` its input, and return what it prints. The processes that it has
+    started end with it, and with this call.
 
     Raises EnvironmentDefect for one that fails, or prints more than MOST_OUTPUT.
     """
@@ -49,7 +49,8 @@ async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str
 
 
 async def _ended(process: Process) -> int:
-    """Its exit status. `Process.wait` would wait for all who hold its pipes, too."""
+    """Wait for a process, and return its exit status. `Process.wait` would wait for all who hold
+    its pipes, too."""
     while process.returncode is None:
         await asyncio.sleep(_LOOK)
     return process.returncode
@@ -74,7 +75,8 @@ async def _printed(process: Process) -> bytes:
 
 
 async def _complained(process: Process) -> bytes:
-    """The last of it, with room for the bytes of a character."""
+    """Read what a process complains of, and return the last of it, with room for the bytes of a
+    character."""
     assert process.stderr is not None
     last = b""
     while piece := await process.stderr.read(_PIECE):

@@ -31,13 +31,13 @@ _numbers = itertools.count()
 
 
 class Posted(RequestBody):
-    """What a program says of its own rollout."""
+    """Report of a program on its own rollout."""
 
     reward: FiniteFloat
 
 
 def completions_app(talks: Mapping[str, Talk]) -> Starlette:
-    """The routes of all rollouts that are in `talks` at that moment."""
+    """Create the routes of all rollouts that are in `talks` at that moment."""
 
     async def complete(talk: Talk, body: bytes) -> Response:
         request = read_turn_request(body)
@@ -102,7 +102,7 @@ def _completion(reply: Reply) -> Json:
 
 
 def _stream(reply: Reply, request: TurnRequest) -> Response:
-    """The whole turn as one piece, for programs that want a stream."""
+    """Return the whole turn as one piece, for programs that want a stream."""
     head = _head("chat.completion.chunk")
     delta: Json = {"role": "assistant", "content": reply.says.text}
     if reply.says.calls:

@@ -24,7 +24,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestField:
-    """What becomes of a field of a request.
+    """Treatment of a field of a request.
 
     Attributes:
         done: servers that do what it says.
@@ -40,7 +40,7 @@ class RequestField:
 
     @property
     def changes_sampling(self) -> bool:
-        """True for a field that asks for other probabilities than the policy's."""
+        """Return whether a field asks for other probabilities than the policy's."""
         return self.remedy in (NO_EDITS, UNCONSTRAINED)
 
 
@@ -174,7 +174,7 @@ UNKNOWN = RequestField()
 
 
 def refuse_unsupported(given: Mapping[str, Any], server: Server) -> None:
-    """Raises Refused for the first field that asks a server for what it does not do."""
+    """Raise Refused for the first field that asks a server for what it does not do."""
     for key, value in given.items():
         field = FIELDS.get(key, UNKNOWN)
         if server in (*field.done, *field.passed) or is_neutral(field, value):

@@ -23,7 +23,7 @@ STEP = "step"  # the name of a move in the record
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move led to: what the policy reads next, its reward, and whether the game is over."""
+    """Result of a move: what the policy reads next, its reward, and whether the game is over."""
 
     observation: str
     reward: float
@@ -34,7 +34,7 @@ class Game(Protocol):
     """One game, of one rollout."""
 
     async def reset(self, task: Task) -> str:
-        """Begin; what the policy reads first."""
+        """Begin, and return what the policy reads first."""
         ...
 
     async def step(self, action: str) -> Moved: ...
@@ -42,8 +42,8 @@ class Game(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Plays games: `open_game` gives each rollout its own, and `turns` is how many moves it may
-    have."""
+    """Table at which games are played: `open_game` gives each rollout its own, and `turns` is how
+    many moves it may have."""
 
     open_game: Callable[[], AbstractAsyncContextManager[Game]]
     chat: Chat
@@ -55,7 +55,7 @@ class Table:
         object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of a game; its reward is the sum of those of its moves.
+        """Play the rollout of a game; its reward is the sum of those of its moves.
 
         A game that is over is ANSWERED, its last move being the answer. One that is not over after
         `turns` moves has no answer. A game that raises or is too slow is an ERROR, with the cause.
@@ -112,7 +112,7 @@ class Table:
 
 @asynccontextmanager
 async def closing(close: Callable[[], Awaitable[Any]], seconds: float) -> AsyncIterator[None]:
-    """Closes something within so many seconds, however the block ends. What the block raised is
+    """Close something within so many seconds, however the block ends. What the block raised is
     raised again, whatever the closing does."""
     try:
         yield

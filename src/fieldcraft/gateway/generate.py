@@ -42,9 +42,9 @@ _numbers = itertools.count()
 
 
 class SamplingParams(RequestBody):
-    """How to sample. What changes probabilities in any other way than a temperature is refused,
-    because the log-probabilities would not be those of the answer. Other parameters are about how
-    an answer is written, and here it is ids."""
+    """Parameters of sampling. What changes probabilities in any other way than a temperature is
+    refused, because the log-probabilities would not be those of the answer. Other parameters are
+    about how an answer is written, and here it is ids."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -75,8 +75,8 @@ class GenerateRequest(RequestBody):
     sampling_params: SamplingParams = SamplingParams()
 
     def stops(self, tokenizer: Tokenizer) -> tuple[str, ...]:
-        """Strings that end the answer. A token that ends it is the text of that token; the
-        end-of-sequence token always does."""
+        """Return the strings that end the answer. A token that ends it is the text of that token;
+        the end-of-sequence token always does."""
         given = self.sampling_params.stop or []
         texts = [given] if isinstance(given, str) else given
         special = special_tokens(tokenizer)
@@ -88,7 +88,7 @@ Ask = Callable[[GenerateRequest, str | None], Awaitable[Completion]]  # the sess
 
 
 def generate_app(ask: Ask) -> Starlette:
-    """The route over whatever answers requests."""
+    """Create the route over whatever answers requests."""
 
     async def generate(request: Request) -> JSONResponse:
         try:
@@ -105,7 +105,8 @@ def generate_app(ask: Ask) -> Starlette:
 
 
 def from_engine(engine: Engine, tokenizer: Tokenizer) -> Ask:
-    """Answers of an engine. A conversation without a session is forgotten with its answer."""
+    """Return a function that asks an engine for answers. A conversation without a session is
+    forgotten with its answer."""
 
     async def ask(request: GenerateRequest, session: str | None) -> Completion:
         params = request.sampling_params

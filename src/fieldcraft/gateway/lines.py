@@ -16,7 +16,7 @@ from fieldcraft.types import Completion, StopReason, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the policy read, and what it wrote."""
+    """Exchange: what the policy read, and what it wrote."""
 
     read: Sequence[int]
     done: Completion
@@ -43,7 +43,8 @@ class Line:
     _sampling: set[asyncio.Task[Completion]] = field(default_factory=set)
 
     async def ask(self, request: GenerateRequest) -> Completion:
-        """Raises Refused for a text that leaves no room for a token, and after `hang_up`."""
+        """Ask for an answer. Raises Refused for a text that leaves no room for a token, and after
+        `hang_up`."""
         room = min(self.budget.turn_tokens, self.budget.total_tokens - len(request.token_ids))
         if room < 1:
             self.full = True

@@ -75,14 +75,14 @@ class TurnRequest(ChatRequest):
 
 
 def read_turn_request(body: bytes) -> TurnRequest:
-    """A request with its results in the order of their calls. Raises Refused."""
+    """Read a request with its results in the order of their calls. Raises Refused."""
     request = read_request(TurnRequest, body, Server.GATEWAY)
     return request.model_copy(update={"messages": in_order(request.messages)})
 
 
 def in_order(messages: Sequence[Message]) -> list[Message]:
-    """Messages in which every result stands where its call does among the calls, as a chat template
-    shows them. Raises Refused for results and calls that do not belong together."""
+    """Return the messages in which every result stands where its call does among the calls, as a
+    chat template shows them. Raises Refused for results and calls that do not belong together."""
     found: list[Message] = []
     waiting: list[Label] = []
     for are_results, group in groupby(messages, key=lambda message: message.is_result):
@@ -111,6 +111,6 @@ def _answers(calls: Sequence[Label], results: Sequence[Message]) -> list[Message
 
 
 def says_of(message: Message) -> Says:
-    """What tells two messages of the policy apart."""
+    """Return the part that tells two messages of the policy apart."""
     calls = ((call.function.name, call.function.arguments) for call in message.calls)
     return Says(message.text, tuple(calls))

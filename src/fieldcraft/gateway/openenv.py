@@ -55,12 +55,12 @@ class OpenEnv:
         self.fields = Fields(action, observation, reset or {})
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Seeds: those to test on come after those to train on."""
+        """Return seeds: those to test on come after those to train on."""
         return seeds(self.games, heldout)
 
     @asynccontextmanager
     async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
-        """Raises UserError for a server that does not answer."""
+        """Open the games of a server. Raises UserError for a server that does not answer."""
         seats = Seats(self.url, self.fields, self.sessions, budget.call_seconds)
         try:
             async with seats.game():
@@ -83,14 +83,14 @@ class OpenEnv:
 
 @dataclass(frozen=True)
 class Fields:
-    """Where text is in what OpenEnv sends, and what it gets beside the seed."""
+    """Fields of text in what OpenEnv sends, and what it gets beside the seed."""
 
     action: str
     observation: str | None
     reset: Mapping[str, Any]
 
     def read(self, observation: Mapping[str, Any]) -> str:
-        """What the policy reads."""
+        """Return the text that the policy reads."""
         if self.observation is None:
             return json.dumps(observation, ensure_ascii=False)
         if self.observation not in observation:
@@ -118,7 +118,8 @@ class Seats:
 
     @asynccontextmanager
     async def game(self) -> AsyncIterator[OpenEnvGame]:
-        """A game of its own. A connection on which anything failed is not used again."""
+        """Yield a game of a rollout's own. A connection on which anything failed is not used
+        again."""
         async with self.free:
             client = self.idle.pop() if self.idle else await self._connect()
             try:
@@ -165,7 +166,7 @@ class OpenEnvGame:
         return self.fields.read(result.observation)
 
     async def step(self, action: str) -> Moved:
-        """A move without a reward has the reward 0."""
+        """Take a step. A move without a reward has the reward 0."""
         result = await self.client.step({self.fields.action: action})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):

@@ -150,12 +150,12 @@ class ChatRequest(ProtocolRequest):
 
     @property
     def with_usage(self) -> bool:
-        """True if the last piece of a stream says what was used."""
+        """Return whether the last piece of a stream says what was used."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def read_body(kind: type[R], body: bytes) -> R:
-    """The body of a request. Raises Refused for one of another form."""
+    """Read the body of a request. Raises Refused for one of another form."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -164,8 +164,8 @@ def read_body(kind: type[R], body: bytes) -> R:
 
 
 def read_request(kind: type[P], body: bytes, server: Server) -> P:
-    """A request to a server. Raises Refused for one of another form, and for a field that asks for
-    what the server does not do."""
+    """Read a request to a server. Raises Refused for one of another form, and for a field that asks
+    for what the server does not do."""
     request = read_body(kind, body)
     refuse_unsupported(dict(request), server)
     return request
@@ -175,39 +175,40 @@ def read_request(kind: type[P], body: bytes, server: Server) -> P:
 
 
 def head(identity: str, kind: str, created: int, model: str) -> Json:
-    """Keys that every object of an answer begins with; `kind` is "chat.completion" or its chunk."""
+    """Return the keys that every object of an answer begins with; `kind` is "chat.completion" or
+    its chunk."""
     return {"id": identity, "object": kind, "created": created, "model": model}
 
 
 def completion(begin: Json, message: Json, finish: str, usage: Json) -> Json:
-    """A whole answer."""
+    """Return a whole answer."""
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     return {**begin, "choices": [choice], "usage": usage}
 
 
 def chunk(begin: Json, delta: Json, finish: str | None = None) -> Json:
-    """A piece of an answer. It always has one choice, because clients read the first."""
+    """Return a piece of an answer. It always has one choice, because clients read the first."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
     return {**begin, "choices": [choice]}
 
 
 def usage_chunk(begin: Json, usage: Json) -> Json:
-    """The last piece of a stream whose request has `stream_options.include_usage`."""
+    """Return the last piece of a stream whose request has `stream_options.include_usage`."""
     return {**begin, "choices": [], "usage": usage}
 
 
 def event(record: Json) -> str:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return f"data: {json.dumps(record)}\n\n"
 
 
 def models(name: str) -> Json:
-    """The list of the one model."""
+    """Return the list of the one model."""
     return {"object": "list", "data": [model(name, name)]}
 
 
 def model(asked: str, name: str) -> Json:
-    """The one model. Raises Refused for another name."""
+    """Return the one model. Raises Refused for another name."""
     if asked != name:
         told = f"There is no model '{asked}' here; ask '{name}'."
         raise Refused(404, told, code="model_not_found", param="model")

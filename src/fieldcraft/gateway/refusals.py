@@ -45,5 +45,6 @@ class Refused(Exception):
 
 
 def no_route(method: str, path: str, answered: str) -> Refused:
-    """The refusal of a request to a route that a server lacks; `answered` are those that it has."""
+    """Return the refusal of a request to a route that a server lacks; `answered` are those that it
+    has."""
     return Refused(404, f"There is no route {method} {path} here; ask {answered}.")

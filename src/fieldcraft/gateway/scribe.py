@@ -43,7 +43,7 @@ Sampled = Callable[[Sequence[int], Says], Sequence[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What takes a place in the text of a template: a turn of the policy's own, or a text.
+    """Place in the text of a template: a turn of the policy's own, or a text.
 
     Attributes:
         message: the number of the message.
@@ -64,20 +64,20 @@ class Layout:
     slots: list[Slot] = field(default_factory=list)
 
     def add(self, slot: Slot) -> str:
-        """Text that keeps the place of a slot."""
+        """Return the text that keeps the place of a slot."""
         self.slots.append(slot)
         return f"\ue002{len(self.slots) - 1}\ue003"
 
 
 @dataclass(frozen=True)
 class Scribe:
-    """Writes conversations in the tokens of a dialect's model, by its chat template."""
+    """Writer of conversations in the tokens of a dialect's model, by its chat template."""
 
     dialect: BaseDialect
 
     def with_variables(self, variables: Mapping[str, Any]) -> Scribe:
-        """A scribe whose template has further variables. Raises Refused for one that the template
-        never mentions."""
+        """Return a scribe whose template has further variables. Raises Refused for one that the
+        template never mentions."""
         if not variables:
             return self
         self._refuse_special(variables, "chat_template_kwargs")
@@ -92,7 +92,7 @@ class Scribe:
         said: Collection[Says],
         sampled: Sampled,
     ) -> list[int]:
-        """Token ids up to where the policy writes.
+        """Return the token ids up to where the policy writes.
 
         `said` has the messages that the policy wrote in this rollout. `sampled` gives the ids that
         it sampled for one right after the given ids, or None: then the template writes the message
@@ -113,8 +113,8 @@ class Scribe:
             own -= found
 
     def read(self, text: str, stops: Sequence[str], tools: Sequence[Json]) -> Says:
-        """The message that a turn is, without what ends it. Calls are read where the request has
-        tools; one that cannot be read is text."""
+        """Read the message that a turn is, without what ends it. Calls are read where the request
+        has tools; one that cannot be read is text."""
         text = self.dialect.end.strip(text)
         ends = [text.index(stop) for stop in stops if stop in text]
         text = text[: min(ends, default=len(text))]
@@ -128,7 +128,7 @@ class Scribe:
 
     @cached_property
     def _writes_other_calls(self) -> bool:
-        """Tell whether the template writes calls in a form that `read` does not know: the policy
+        """Return whether the template writes calls in a form that `read` does not know: the policy
         would make them, and they would be taken for text."""
         function = {"name": PROBE.tool, "arguments": PROBE.arguments}
         call = {"type": "function", "id": "call00000", "function": function}
@@ -151,8 +151,8 @@ class Scribe:
         own: Collection[int],
         sampled: Sampled,
     ) -> list[int] | set[int]:
-        """The ids of a conversation, or which of the own messages do not stand where they were
-        sampled."""
+        """Encode a conversation. Returns its ids, or which of the own messages do not stand where
+        they were sampled."""
         layout = self._lay_out(messages, own)
         try:
             text = self._render(layout, tools)
@@ -175,20 +175,20 @@ class Scribe:
         return ids
 
     def _encode_text(self, message: Message, text: str) -> list[int]:
-        """A text without special tokens; in one of the model's, tags may be tokens."""
+        """Encode a text without special tokens; in one of the model's, tags may be tokens."""
         encode = encode_written if message.role == "assistant" else encode_plain
         return encode(self.dialect.tokenizer, text)
 
     def _after_turn(self, frame: str) -> str:
-        """The frame after a turn that already has its end-of-sequence token."""
+        """Return the frame after a turn that already has its end-of-sequence token."""
         end = re.escape(self.dialect.end.text)
         return re.sub(rf"\A\s*{end}", "", frame)
 
     # -- what the template gets ----------------------------------------------------------------
 
     def _lay_out(self, messages: Sequence[Message], own: Collection[int]) -> Layout:
-        """Messages as a template takes them. The text of one that the policy wrote has its calls
-        in it."""
+        """Return the messages as a template takes them. The text of one that the policy wrote has
+        its calls in it."""
         layout = Layout()
         called: dict[str, str] = {}  # the tools of the calls, by their ids
         for index, message in enumerate(messages):
@@ -206,7 +206,7 @@ class Scribe:
         return layout
 
     def _content(self, layout: Layout, index: int, message: Message) -> str:
-        """The content of a message with slots for its texts.
+        """Return the content of a message with slots for its texts.
 
         A template may look for the tags around a thought, take away the white space around a text,
         and write before a call what depends on whether there is a text.
@@ -233,8 +233,8 @@ class Scribe:
         )
 
     def _render(self, layout: Layout, tools: Sequence[Json]) -> str:
-        """The template's text. Raises Refused where the template fails, or leaves something out: a
-        text that is no thought, a call or a tool."""
+        """Render the template's text. Raises Refused where the template fails, or leaves something
+        out: a text that is no thought, a call or a tool."""
         with refusing("messages"):
             text = without_think(self.dialect.render(layout.records, tools))
         shown = [int(number) for number in SLOT.findall(text)]
@@ -253,7 +253,8 @@ class Scribe:
         return text
 
     def _refuse_special(self, given: object, param: str) -> None:
-        """What the template itself writes into its text must hold no special token."""
+        """Raise Refused where what the template itself writes into its text holds a special
+        token."""
         written = json.dumps(given, ensure_ascii=False)
         for token in special_tokens(self.dialect.tokenizer).values():
             if token in written:
@@ -265,7 +266,7 @@ class Scribe:
 
 @contextmanager
 def refusing(param: str) -> Iterator[None]:
-    """What the chat template complains of is a refusal of a request."""
+    """Raise what the chat template complains of as a refusal of a request."""
     try:
         yield
     except UserError as error:
@@ -273,13 +274,14 @@ def refusing(param: str) -> Iterator[None]:
 
 
 def _call(call: ToolCall) -> Json:
-    """A call as a template takes it. Raises Refused for arguments that are no object."""
+    """Return a call as a template takes it. Raises Refused for arguments that are no object."""
     function = {"name": call.function.name, "arguments": _arguments(call)}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
 
 
 def _labels(result: Message, called: Mapping[str, str]) -> Json:
-    """What a template may write beside a result: the id of its call, and the name of its tool."""
+    """Return what a template may write beside a result: the id of its call, and the name of its
+    tool."""
     identity = result.tool_call_id or ""
     labels = {"tool_call_id": identity, "name": result.name or called.get(identity)}
     return {key: value for key, value in labels.items() if value}

@@ -13,7 +13,7 @@ from fieldcraft.tools.serving import config_of, listen
 
 
 class _Server(uvicorn.Server):
-    """One that leaves Ctrl-C to the run."""
+    """Server that leaves Ctrl-C to the run."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a program of others says to the policy during one rollout, as chains of a trajectory."""
+"""Talk of a program of others with the policy during one rollout, as chains of a trajectory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """What the policy read and wrote, one after the other. Nobody else continues it while it is
-    being written."""
+    """Sequence of what the policy read and wrote. Nobody else continues it while it is being
+    written."""
 
     trajectory: Trajectory
     session: str
@@ -55,7 +55,7 @@ class Asked:
     answer: Call | None = None
 
     def came_back(self, observation: str) -> None:
-        """The first result counts: later requests repeat it."""
+        """Note a result. The first one counts: later requests repeat it."""
         if self.answer is None:
             seconds = time.perf_counter() - self.since
             arguments = json.loads(self.arguments)
@@ -88,8 +88,8 @@ class Talk:
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     async def ask(self, request: TurnRequest) -> Reply:
-        """The policy's next turn. Raises Refused where the budget leaves no room for one, when the
-        engine failed, and when the rollout is over."""
+        """Ask for the policy's next turn and return it. Raises Refused where the budget leaves no
+        room for one, when the engine failed, and when the rollout is over."""
         asking = asyncio.create_task(self._ask(request))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -126,8 +126,8 @@ class Talk:
         return Reply(says, self._note_calls(says), reason, len(ids), len(turn.ids))
 
     def _note_calls(self, says: Says) -> tuple[str, ...]:
-        """The names of the calls of a turn, which no other one of this rollout has, and which are
-        the same when it is run again."""
+        """Return the names of the calls of a turn, which no other one of this rollout has, and
+        which are the same when it is run again."""
         now = time.perf_counter()
         # A chat template may write them, and some want nine letters and digits.
         first = len(self.calls)
@@ -157,7 +157,7 @@ class Talk:
             )
 
     def _chain_of(self, ids: list[int]) -> Chain:
-        """The chain that ends where the policy is to write."""
+        """Return the chain that ends where the policy is to write."""
         begun = [c for c in self.chains if not c.busy and ids[: len(c.ids)] == c.ids]
         if begun:
             chain = max(begun, key=lambda chain: len(chain.ids))

@@ -49,12 +49,12 @@ class TextEnvironment:
         self.settings: Mapping[str, Any] = settings or {}
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Seeds: those to test on come after those to train on."""
+        """Return seeds: those to test on come after those to train on."""
         return seeds(self.games, heldout)
 
     @asynccontextmanager
     async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
-        """Raises UserError where not even one game can be made."""
+        """Open the games. Raises UserError where not even one game can be made."""
         try:
             async with self._open_game(budget.call_seconds):
                 pass
@@ -80,7 +80,8 @@ class TextEnvironment:
 
 
 def find_games(env: str) -> Callable[..., Any]:
-    """The class of a name, or a function that makes games. Raises UserError for something else."""
+    """Find the class of a name, or a function that makes games. Raises UserError for something
+    else."""
     if ":" not in env:
         raise UserError(f"the environment '{env}' is no name: write env as module:Name.")
     found: Any = load(env)
@@ -95,7 +96,7 @@ def find_games(env: str) -> Callable[..., Any]:
 
 
 def seeds(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Tasks that are nothing but a seed, for games that have no others."""
+    """Return the tasks that are nothing but a seed, for games that have no others."""
     made = [
         Task(f"seed-{seed}", f"The game with the seed {seed}.", (), {"seed": seed})
         for seed in range(train + heldout)
@@ -104,7 +105,7 @@ def seeds(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
 
 
 def seed_of(task: Task) -> int:
-    """Of a game: all rollouts of a task begin alike."""
+    """Return the seed of a game: all rollouts of a task begin alike."""
     seed = task.meta.get("seed")
     return seed if isinstance(seed, int) else zlib.crc32(task.id.encode())
 
@@ -116,7 +117,7 @@ class TextGame:
         self.game = game
 
     async def reset(self, task: Task) -> str:
-        """`reset` is called with `task` and `seed`, as far as it has such arguments."""
+        """Call `reset` with `task` and `seed`, as far as it has such arguments."""
         offered = {"task": task, "seed": seed_of(task)}
         taken = inspect.signature(self.game.reset).parameters
         given = {name: value for name, value in offered.items() if name in taken}
@@ -140,19 +141,20 @@ class TextGame:
 
 
 async def _nothing() -> None:
-    """What closes a game that needs no closing."""
+    """Do nothing, to close a game that needs no closing."""
 
 
 async def call(function: Callable[..., Any]) -> Any:
-    """What a function of the user's returns: an `async` one runs in the event loop, a plain one in
-    a thread of its own."""
+    """Call a function of the user's and return what it returns: an `async` one runs in the event
+    loop, a plain one in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function()
     return await in_thread(function)
 
 
 def _are_numbers(reward: Any, *flags: Any) -> bool:
-    """Numbers of numpy count as well."""
+    """Return whether a reward is a number and flags are truth values; those of numpy count as
+    well."""
     try:
         return math.isfinite(float(reward)) and all(bool(flag) in (True, False) for flag in flags)
     except (TypeError, ValueError):

@@ -21,7 +21,7 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the traces of one rollout. `said` is what the policy sampled for it."""
+    """Reader of the traces of one rollout. `said` is what the policy sampled for it."""
 
     said: Sequence[Said]
     tokenizer: Tokenizer
@@ -45,7 +45,7 @@ class Reader:
     def _chain(
         self, nodes: Sequence[Node], places: Sequence[int], known: set[int]
     ) -> Iterator[Segment]:
-        """The segments of a path: what is known, and what comes before the first turn, is its
+        """Yield the segments of a path: what is known, and what comes before the first turn, is its
         prompt."""
         tokens = [
             (i, sampled and place not in known)
@@ -64,7 +64,7 @@ class Reader:
             read += ids
 
     def _turns(self, read: Sequence[int], ids: Sequence[int]) -> Iterator[Segment]:
-        """What was sampled behind `read`: one turn, or several with nothing between them."""
+        """Yield what was sampled behind `read`: one turn, or several with nothing between them."""
         begin = 0
         while begin < len(ids):
             done = self._find([*read, *ids[:begin]], ids[begin:])

@@ -69,8 +69,8 @@ class Verifiers:
         self.max_turns, self.seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Those of the taskset; the last ones, at most half of them, are to test on. Raises
-        UserError for a taskset that cannot be read."""
+        """Return the tasks of the taskset; the last ones, at most half of them, are to test on.
+        Raises UserError for a taskset that cannot be read."""
         find_verifiers(self.python)
         found = read_tasks(self.python, json.dumps(self._opening(None, 1)))
         first = len(found) - min(len(found) // 2, heldout)
@@ -78,7 +78,7 @@ class Verifiers:
 
     @asynccontextmanager
     async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
-        """Raises UserError where the taskset does not open."""
+        """Open the taskset. Raises UserError where the taskset does not open."""
         find_verifiers(self.python)
         house = House(dialect.tokenizer, budget, self.seconds)
         with tempfile.TemporaryDirectory() as name:
@@ -108,7 +108,7 @@ class Verifiers:
 
 @lru_cache(maxsize=8)  # a run asks for them several times, and verifiers takes seconds to begin
 def read_tasks(python: str, opening: str) -> Sequence[Task]:
-    """The tasks of a taskset, from a worker that only reads them."""
+    """Read the tasks of a taskset, from a worker that only reads them."""
     done = subprocess.run(
         [python, str(WORKER)], input=f"{opening}\n", capture_output=True, text=True, check=False
     )
@@ -122,7 +122,7 @@ def read_tasks(python: str, opening: str) -> Sequence[Task]:
 
 
 def find_verifiers(python: str) -> None:
-    """Raises UserError unless a supported version is installed in a Python."""
+    """Find Verifiers. Raises UserError unless a supported version is installed in a Python."""
     found = version_in(python, "verifiers", "environment.python")
     if not found.startswith(f"{SUPPORTED}."):
         raise UserError(
@@ -133,7 +133,7 @@ def find_verifiers(python: str) -> None:
 
 @dataclass
 class House:
-    """What the rollouts of a stage share: the worker, and the lines on which it asks."""
+    """Common part of the rollouts of a stage: the worker, and the lines on which it asks."""
 
     tokenizer: Tokenizer
     budget: Limits
@@ -150,7 +150,7 @@ class House:
         return await line.ask(request)
 
     async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of one episode. Its reward is that of its trace."""
+        """Play the rollout of one episode. Its reward is that of its trace."""
         trajectory = Trajectory(task)
         async with session_of(trajectory, policy.engine, key) as session:
             line = Line(policy, self.tokenizer, self.budget, session, key)

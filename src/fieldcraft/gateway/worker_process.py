@@ -39,7 +39,8 @@ class WorkerProcess:
         self._descendants = Descendants()
 
     async def start(self) -> dict[str, Any]:
-        """Its answer to the opening. Raises UserError if it does not begin."""
+        """Start the process, and return its answer to the opening. Raises UserError if it does not
+        begin."""
         try:
             with open_log(self.log) as output:
                 self._process = await self._descendants.begin(
@@ -65,8 +66,8 @@ class WorkerProcess:
         return self._process.returncode is None and not self._reading.done()
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request; it is cancelled there where it is cancelled here. Raises
-        WorkerEnded."""
+        """Ask the process, and return the answer to a request; it is cancelled there where it is
+        cancelled here. Raises WorkerEnded."""
         if not self.alive:
             raise WorkerEnded(self.cause())
         self._number += 1
@@ -93,7 +94,7 @@ class WorkerProcess:
         self._process._transport.close()  # type: ignore[attr-defined]
 
     def cause(self) -> str:
-        """The last line that it printed."""
+        """Return the last line that it printed."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip()[:200] if lines else "it printed nothing"
 

@@ -80,8 +80,8 @@ class _Leaf:
 
 
 def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
-    """What the contents of a file in a folder ask for, what can do most harm first. Nothing is
-    imported, started or contacted to find it."""
+    """Return the things that the contents of a file in a folder ask for, the most harmful kind
+    first. Nothing is imported, started or contacted to find it."""
     parts = of_packages()
     found = [
         Ask(name, ".".join(leaf.place), _detail(leaf, name))
@@ -92,8 +92,8 @@ def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
 
 
 def links_out(folder: Path, data: Mapping[str, Any]) -> list[Ask]:
-    """The symbolic links in a folder that lead out of it, but for those to files that `data` names,
-    and to the blobs of a Hugging Face cache."""
+    """Return the symbolic links in a folder that lead out of it, but for those to files that `data`
+    names, and to the blobs of a Hugging Face cache."""
     home = folder.resolve()
     texts = {leaf.text for leaf in _leaves(data, (), "", {})}
     named = {_resolved(text) for text in texts if "/" in text or _is_there(text)}
@@ -118,7 +118,7 @@ def _links(folder: Path) -> Iterator[Path]:
 def _leaves(
     value: Any, place: tuple[str, ...], key: str, section: Mapping[str, Any]
 ) -> Iterator[_Leaf]:
-    """Every text of a file; keys are texts, too, because rewards are named by them."""
+    """Yield every text of a file; keys are texts, too, because rewards are named by them."""
     match value:
         case Mapping():
             for own, inner in value.items():
@@ -135,7 +135,8 @@ def _leaves(
 
 
 def _name(leaf: _Leaf, folder: Path, parts: Collection[str]) -> str | None:
-    """By which name a text is allowed; None where it is mere data. `parts` are of packages."""
+    """Return the name by which a text is allowed; None where it is mere data. `parts` are of
+    packages."""
     if (name := _by_key(leaf)) is not None:
         return name or None
     text = leaf.text
@@ -151,7 +152,8 @@ def _name(leaf: _Leaf, folder: Path, parts: Collection[str]) -> str | None:
 
 
 def _by_key(leaf: _Leaf) -> str | None:
-    """The same where the key tells it: "" for mere data, None where only the text can tell."""
+    """Return the same where the key tells it: "" for mere data, None where only the text can
+    tell."""
     key, tool = leaf.key, leaf.place[0] == "tools"
     if key in _BY_KEY:
         return _BY_KEY[key]
@@ -165,8 +167,8 @@ def _by_key(leaf: _Leaf) -> str | None:
 
 
 def _is_path(leaf: _Leaf) -> bool:
-    """Tell paths from other texts: relative ones, which begin at the current folder, by their
-    keys."""
+    """Return whether a text is a path: relative ones, which begin at the current folder, are known
+    by their keys."""
     text = leaf.text
     known = leaf.key in _KEPT or (len(leaf.place) == 1 and leaf.key in _READ)
     named = leaf.place[:2] == ("evaluation", "tasks") and bool(leaf.key)
@@ -184,7 +186,8 @@ def _is_there(text: str) -> bool:
 
 
 def _resolved(text: str) -> Path | None:
-    """Where a path leads, as those of recipes are read; None for one that can lead nowhere."""
+    """Return the target of a path, as those of recipes are read; None for one that can lead
+    nowhere."""
     try:
         path = Path(at_home(text)).resolve()
         path.exists()
@@ -200,13 +203,13 @@ def _detail(leaf: _Leaf, name: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """A text in one line that cannot write to a terminal anything but itself, whole up to a length
-    that no honest command has."""
+    """Return a text in one line that can write nothing but itself to a terminal. It is whole up to
+    a length that no honest command has."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
     more = len(line) - 1000
     return f"'{line}'" if more <= 0 else f"'{line[:1000]}' and {more} more letters"
 
 
 def names_of(asks: Collection[Ask]) -> list[str]:
-    """The names by which things are allowed, once each."""
+    """Return the names by which things are allowed, once each."""
     return list(dict.fromkeys(ask.name for ask in asks))

@@ -1,4 +1,4 @@
-"""What the section cluster of a recipe needs of the others."""
+"""Conditions that the section cluster of a recipe makes to the others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from fieldcraft.types import UserError
 
 
 def check_cluster(recipe: Recipe) -> None:
-    """Raises UserError for processes that nothing in the recipe would use, or that lack others."""
+    """Raise UserError for processes that nothing in the recipe would use, or that lack others."""
     _check_trainers(recipe)
     _check_engines(recipe)
     _check_services(recipe)
 
 
 def _check_trainers(recipe: Recipe) -> None:
-    """They hold the moments in parts, which other forms of them cannot be cut into."""
+    """Raise UserError for optimisers that trainers cannot have: they hold the moments in parts,
+    which other forms of them cannot be cut into."""
     for name, stage in recipe.stages.items():
         moments = stage.optim.moments
         if recipe.cluster.trainers and moments != "float32":
@@ -27,7 +28,8 @@ def _check_trainers(recipe: Recipe) -> None:
 
 
 def _check_engines(recipe: Recipe) -> None:
-    """Ray starts engines of the two kinds that are built in."""
+    """Raise UserError for an engine that is not one of the two kinds that are built in: Ray starts
+    no others."""
     if recipe.cluster.engines and recipe.engine.name not in (LOCAL, VLLM):
         raise UserError(
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
@@ -53,7 +55,8 @@ def _check_engines(recipe: Recipe) -> None:
 
 
 def _check_services(recipe: Recipe) -> None:
-    """Servers that a cluster starts need a tool that asks them, and no other server."""
+    """Raise UserError for servers that a cluster starts without a tool that asks them, or beside
+    another server."""
     tools = {tool.name: tool.settings for tool in recipe.tools}
     if recipe.cluster.search_servers and (recipe.search.url or "search" not in tools):
         raise UserError(

@@ -67,15 +67,15 @@ def allowing(names: Collection[str]) -> Iterator[None]:
 
 
 def require_consent(file: Path, data: Mapping[str, Any], asks: Sequence[Ask] | None = None) -> None:
-    """Raises ConsentNeeded for what the contents of a file ask for, unless the user allows it.
+    """Raise ConsentNeeded for what the contents of a file ask for, unless the user allows it.
     `asks` are those that matter here; None: all of them."""
     found = asks_of(data, file.parent) if asks is None else asks
     _require(file, digest_of(data), found)
 
 
 def require_consent_to_links(folder: Path, data: Mapping[str, Any]) -> None:
-    """The same for links in a folder that lead out of it; `data` is its file, which may name their
-    targets."""
+    """Raise ConsentNeeded likewise for links in a folder that lead out of it; `data` is its file,
+    which may name their targets."""
     links = links_out(folder, data)
     _require(folder, digest_of([[link.key, link.detail] for link in links]), links)
 
@@ -89,8 +89,8 @@ def remember(file: Path, data: Mapping[str, Any]) -> None:
 
 
 def digest_of(data: Any) -> str:
-    """The hash of what a file holds: of the values themselves, so that consent is to exactly what
-    is used."""
+    """Return the hash of the contents of a file: of the values themselves, so that consent is to
+    exactly what is used."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 

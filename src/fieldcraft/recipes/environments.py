@@ -1,4 +1,4 @@
-"""What cannot be beside an environment of others in a recipe."""
+"""Keys that cannot be beside an environment of others in a recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fieldcraft.types import UserError
 
 
 def check_environment(recipe: Recipe) -> None:
-    """Raises UserError for what needs tools and questions of the framework's own."""
+    """Raise UserError for what needs tools and questions of the framework's own."""
     if not recipe.environment.of_others:
         return
     name = recipe.environment.name

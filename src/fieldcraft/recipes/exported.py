@@ -1,4 +1,4 @@
-"""What an exported agent needs beside its weights: `fieldcraft.json`, in the same folder.
+"""Settings of an exported agent beside its weights: `fieldcraft.json`, in the same folder.
 
 It holds the keys of a recipe that a policy acts under, all of them resolved, `dtype`, in which it
 was trained, `index`, the absolute path of its search index, which is not copied, and `met_tools`:
@@ -40,13 +40,13 @@ def write_agent(folder: Path, recipe: Recipe, index: Path | None, *, met_tools: 
 
 
 def handed_on(recipe: Recipe) -> dict[str, Any]:
-    """What an agent of this recipe acts under, as plain JSON values."""
+    """Return the keys that an agent of this recipe acts under, as plain JSON values."""
     return {key: value for key, value in dump_recipe(recipe).items() if key in HANDED_ON}
 
 
 def read_agent(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
-    """The recipe of an exported agent, without stages, and the folder of its index; None where a
-    folder holds weights alone.
+    """Return the recipe of an exported agent, without stages, and the folder of its index; None
+    where a folder holds weights alone.
 
     Raises UserError for a file that `write_agent` did not write, and ConsentNeeded for what it asks
     for that the user has not allowed.
@@ -89,8 +89,8 @@ def _no_agent(file: Path) -> str:
 
 
 def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a recipe file; where its `model` is an exported agent, what the recipe leaves
-    out is what that acts under.
+    """Return the contents of a recipe file. Where its `model` is an exported agent, the keys that
+    the recipe leaves out are those that the agent acts under.
 
     Its prompt is meant for its dialect, so a recipe with another one takes none of it. What is
     searched is the recipe's own business: only how many passages a search returns is taken.
@@ -101,6 +101,8 @@ def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
     agent = _read(Path(model)) if isinstance(model, str | Path) else None
     if agent is None:
         return data
+    if data.get("dialect") is None:  # a recipe that names none takes that of the agent
+        data = {key: value for key, value in data.items() if key != "dialect"}
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
     tools = () if of_others(data.get("environment")) else ("tools",)
     whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))

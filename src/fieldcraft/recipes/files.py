@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import shown
+from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import parse_yaml, reading
 from fieldcraft.types import UserError
@@ -21,14 +22,14 @@ LIKE = "like"  # names a shipped recipe, whose keys are those that a file does n
 
 
 def shipped() -> list[str]:
-    """Names of the recipes in the package."""
+    """Return the names of the recipes in the package."""
     folder = resources.files("fieldcraft.recipes")
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The contents of a recipe file, by shipped name or path, upon those of the recipe that it is
-    like. Raises UserError for a file that is not there or cannot be read."""
+    """Return the contents of a recipe file, by shipped name or path, merged over those of the
+    recipe that it is like. Raises UserError for a file that is not there or cannot be read."""
     data = _contents(at_home(name))
     if LIKE not in data:
         return data
@@ -42,7 +43,8 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both as one. Sections that both have are merged, too; of other keys `above` decides."""
+    """Return both as one. Sections that both have are merged, too; of other keys `above`
+    decides."""
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)
@@ -72,3 +74,13 @@ def _contents(name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{name} is no YAML mapping with the keys of a recipe: correct the file.")
     return data
+
+
+def named_folder(name: str, overrides: list[str]) -> Path:
+    """Return the folder of a run of a recipe for which nobody names another one:
+    runs/RECIPE[-seedN]. Raises UserError as `load_recipe` does."""
+    data = read_recipe(name)
+    for override in overrides:
+        apply_override(data, override)
+    seed = f"-seed{data['seed']}" if data.get("seed") else ""
+    return Path("runs", f"{data.get('recipe')}{seed}")

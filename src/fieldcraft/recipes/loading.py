@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from fieldcraft.config.addresses import SecretShown, refuse_secrets
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.hub_names import as_placed
 from fieldcraft.config.names import (
     BUILT_IN,
     VLLM,
@@ -38,8 +39,8 @@ from fieldcraft.recipes.clusters import check_cluster
 from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
+from fieldcraft.recipes.fetching import fetched
 from fieldcraft.recipes.files import read_recipe
-from fieldcraft.recipes.hub import cached_model, how_to_get
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.recipes.questions import check_closed_book, check_questions, check_selection
 from fieldcraft.records.paths import at_home
@@ -55,8 +56,9 @@ RESERVED = (
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
 
-def load_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A recipe by shipped name or path, with `key.path=value` overrides.
+def load_recipe(name: str, overrides: list[str], begun: Path | None = None) -> Recipe:
+    """Return a recipe by shipped name or path, with `key.path=value` overrides; `begun` as in
+    `parse_recipe`.
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
@@ -65,7 +67,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
     unread = "world" in given or {"world", "tasks"} <= data.keys()
     for override in overrides:
         apply_override(data, override)
-    recipe = parse_recipe(data)
+    recipe = parse_recipe(data, begun)
     if unread and recipe.asks_files and recipe.world is not None:
         raise UserError(
             f"the world '{recipe.world.name}' would not be read, because the questions are those of"
@@ -75,8 +77,8 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
 
 
 def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
-    """A recipe about a world: the one called `recipe` if its world has this name, else an empty one
-    with the world's own defaults, with `key.path=value` overrides.
+    """Return a recipe about a world: the one called `recipe` if its world has this name, else an
+    empty one with the world's own defaults, with `key.path=value` overrides.
 
     Raises UserError as `load_recipe` does.
     """
@@ -89,11 +91,14 @@ def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
     return parse_recipe(data)
 
 
-def parse_recipe(data: dict[str, Any]) -> Recipe:
-    """Validate the contents of a recipe file. Raises UserError with the first problem."""
+def parse_recipe(data: dict[str, Any], begun: Path | None = None) -> Recipe:
+    """Validate the contents of a recipe file, and fetch what it names on a hub. A run that is
+    resumed, in the folder `begun`, keeps the commits that it began with.
+
+    Raises UserError with the first problem."""
     with reading("the recipe", "write it flatter"):
         _check_values(data)
-    recipe = build_recipe(filled_from_model(_with_cached_model(at_home(data))))
+    recipe = build_recipe(filled_from_model(fetched(at_home(data), begun)))
     for name in recipe.stages:
         if name == "base" and recipe.model:
             raise UserError(
@@ -118,9 +123,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
     for name, path in files.items():
         if path is not None and not path.exists():
-            known = how_to_get(path) if name == "model" else None
-            missing = f"{name}={path} does not exist: give the path of an existing file."
-            raise UserError(known or missing)
+            raise UserError(f"{name}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
     check_selection(recipe)
     check_closed_book(recipe)
@@ -132,16 +135,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     return recipe
 
 
-def _with_cached_model(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a recipe file, with the folder of a model that the hub's cache has."""
-    model = data.get("model")
-    if not isinstance(model, str | Path):
-        return data
-    return {**data, "model": str(cached_model(Path(model)))}
-
-
 def _check_values(value: Any, place: str = "") -> None:
-    """Raises UserError for a key that is no text, and a number that no setting can be."""
+    """Raise UserError for a key that is no text, and for a number that no setting can be."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -157,8 +152,9 @@ def _check_values(value: Any, place: str = "") -> None:
 
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
-    """The typed recipe of a mapping. Raises UserError with the first problem, and SecretShown."""
-    data = at_home(data)
+    """Return the typed recipe of a mapping. Raises UserError with the first problem, and
+    SecretShown."""
+    data = as_placed(at_home(data))
     refuse_secrets(data)
     stages = data.get("stages")
     made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}
@@ -189,7 +185,7 @@ def _lacks(name: str, key: str, stages: dict[str, Any]) -> str:
 
 
 def _with_whole_world(recipe: Recipe) -> Recipe:
-    """The recipe with every setting of its world, those by default too."""
+    """Return the recipe with every setting of its world, those by default too."""
     if recipe.world is None:
         return recipe
     known_settings = world_settings(recipe.world.name)
@@ -202,9 +198,10 @@ def _with_whole_world(recipe: Recipe) -> Recipe:
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raises UserError for a name that stands for nothing, and for stages that others start from,
-    or that are rows of a table or compared in it, and do not exist."""
-    require(Kind.DIALECT, recipe.dialect)
+    """Raise UserError for a name that stands for nothing, and for stages that others start from, or
+    that are rows of a table or compared in it, and do not exist."""
+    if recipe.dialect is not None:
+        require(Kind.DIALECT, recipe.dialect)
     require(Kind.ENGINE, recipe.engine.name)
     require(Kind.ENVIRONMENT, recipe.environment.name)
     for tool in recipe.tools:
@@ -292,7 +289,8 @@ def _check_collection(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
+    """Raise UserError for a second model beside vLLM, which holds one at a time, so nothing else
+    can be sampled beside it."""
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(
@@ -302,7 +300,7 @@ def _check_engine(recipe: Recipe) -> None:
 
 
 def _check_overlong(recipe: Recipe) -> None:
-    """A rollout must be able to reach the limit of its length penalty."""
+    """Raise UserError for a length penalty whose limit no rollout can reach."""
     for name, stage in recipe.stages.items():
         if isinstance(stage, Rl) and stage.overlong_penalty:
             try:
@@ -328,14 +326,14 @@ def _check_seeds(recipe: Recipe) -> None:
 
 
 def check_judge(judge: JudgeModel, needed: bool) -> None:
-    """Raises UserError for a judge named by half, or not at all where one is needed."""
+    """Raise UserError for a judge named by half, or not at all where one is needed."""
     named = [judge.url is not None, judge.model is not None]
     if any(named) != all(named) or (needed and not any(named)):
         raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
 
 
 def recipe_of_run(run: Path) -> Recipe:
-    """The recipe that a run folder was made with; the files it names may be gone by now.
+    """Return the recipe that a run folder was made with; the files it names may be gone by now.
 
     Raises UserError if the folder is not one run's, or one of another version's, PartError where a
     part of the user's cannot be imported here, and ConsentNeeded for modules of others: to read a
@@ -365,8 +363,8 @@ def recipe_of_run(run: Path) -> Recipe:
 def _sentence(
     error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
 ) -> str:
-    """What is wrong with the key that pydantic complains of first, `prefix` being where the section
-    is in the recipe."""
+    """Return a sentence about the key that pydantic complains of first; `prefix` is the place of
+    the section in the recipe."""
     kind, clause, loc = first_problem(error)
     parts = _keys(loc)
     place = ".".join([*prefix, *parts])
@@ -381,12 +379,13 @@ def _sentence(
 
 
 def _keys(place: Sequence[str | int]) -> list[str]:
-    """Where pydantic found a problem, without the kinds of weight that it tells apart."""
+    """Return the place where pydantic found a problem, without the kinds of weight that it tells
+    apart."""
     return [str(part) for part in place if part not in ("float", "Weighted")]
 
 
 def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
-    """The keys that a section, or one inside it, may have."""
+    """Return the keys that a section, or one inside it, may have."""
     for part in parts:
         annotation = fields_of(section)[part].annotation
         section = next(  # a section, or one that may be null

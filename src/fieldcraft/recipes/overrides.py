@@ -30,7 +30,8 @@ def apply_override(data: dict[str, Any], override: str) -> None:
 
 
 def _place(node: Any, name: str, key: str) -> str | int:
-    """Where the part `name` of a key is in a section, or, as a number from 0, in a list."""
+    """Return the place of the part `name` of a key in a section, or, as a number from 0, in a
+    list."""
     if isinstance(node, list):
         if name.isdigit() and int(name) < len(node):
             return int(name)

@@ -8,7 +8,8 @@ from fieldcraft.types import UserError
 
 
 def check_questions(recipe: Recipe) -> None:
-    """There must be questions, of splits that exist."""
+    """Raise UserError for a recipe without questions, or with questions of splits that do not
+    exist."""
     if recipe.world is None and not recipe.asks_files and not recipe.environment.of_others:
         raise UserError(
             f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
@@ -32,7 +33,8 @@ def check_questions(recipe: Recipe) -> None:
 
 
 def _check_no_files(recipe: Recipe) -> None:
-    """A world or an environment has passages and demonstrations of its own."""
+    """Raise UserError for files that are not read: a world or an environment has passages and
+    demonstrations of its own."""
     own = {key: getattr(recipe, key) for key in ("corpus", "demonstrations", "pairs")}
     for key, path in own.items():
         if path is not None:
@@ -43,7 +45,7 @@ def _check_no_files(recipe: Recipe) -> None:
 
 
 def _splits(recipe: Recipe) -> list[str]:
-    """The splits that an evaluation can ask."""
+    """Return the splits that an evaluation can ask."""
     files = recipe.evaluation.tasks
     own = () if files else split_titles(recipe)
     cut = recipe.tasks is not None or not (files or recipe.world)
@@ -51,7 +53,8 @@ def _splits(recipe: Recipe) -> list[str]:
 
 
 def _check_evaluated_alone(recipe: Recipe) -> None:
-    """Files of evaluations without `tasks` are for recipes that need no questions to train on."""
+    """Raise UserError for files of evaluations without `tasks` where the recipe needs questions to
+    train on."""
     if recipe.world is not None or recipe.environment.of_others:
         raise UserError(
             "evaluation.tasks replaces the questions of a world or an environment, so the questions"
@@ -67,7 +70,8 @@ def _check_evaluated_alone(recipe: Recipe) -> None:
 
 
 def check_selection(recipe: Recipe) -> None:
-    """What is selected by must be there before reinforcement learning begins."""
+    """Raise UserError where what is selected by is not there before reinforcement learning
+    begins."""
     if recipe.select is None:
         return
     if recipe.collect is not None:
@@ -89,7 +93,8 @@ def check_selection(recipe: Recipe) -> None:
 
 
 def check_closed_book(recipe: Recipe) -> None:
-    """What is measured must be read by something, and the model that is asked must be there."""
+    """Raise UserError where nothing reads what is measured, or the model that is asked is not
+    there."""
     if recipe.closed_book is None:
         return
     if recipe.environment.of_others or not (recipe.stages or recipe.model):

@@ -13,13 +13,13 @@ from fieldcraft.types import Author, Segment, Trajectory
 
 
 def chains(trajectory: Trajectory) -> list[list[Segment]]:
-    """The segments of each chain, in order; at least one chain."""
+    """Return the segments of each chain, in order; at least one chain."""
     places = [0, *trajectory.folds, len(trajectory.segments)]
     return [trajectory.segments[begin:end] for begin, end in pairwise(places)]
 
 
 def context(trajectory: Trajectory) -> list[int]:
-    """The ids of the last chain: all that the policy reads when it writes the next token."""
+    """Return the ids of the last chain: all that the policy reads when it writes the next token."""
     return ids_of(chains(trajectory)[-1])
 
 
@@ -28,18 +28,18 @@ def ids_of(segments: Iterable[Segment]) -> list[int]:
 
 
 def turns_of(segments: Iterable[Segment]) -> list[str]:
-    """What the policy wrote in them, oldest first."""
+    """Return the texts that the policy wrote in these segments, oldest first."""
     return [segment.text for segment in segments if segment.author is Author.POLICY]
 
 
 def longest_chain(trajectory: Trajectory) -> int:
-    """Tokens of the longest chain, which `budget.total_tokens` limits."""
+    """Return the number of tokens of the longest chain, which `budget.total_tokens` limits."""
     return max(len(ids_of(chain)) for chain in chains(trajectory))
 
 
 def check_folds(trajectory: Trajectory) -> None:
-    """Raises ValueError for folds that no rollout can have: each is the place of a prompt after
-    what the policy wrote last, and they ascend."""
+    """Raise ValueError for folds that no rollout can have: each is the place of a prompt after what
+    the policy wrote last, and they ascend."""
     before = 0
     for place in trajectory.folds:
         if not before < place < len(trajectory.segments):

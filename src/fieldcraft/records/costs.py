@@ -14,22 +14,22 @@ OPTIMUM = "cost_optimal"  # of a task's metadata: the cost of the cheapest way
 
 
 def call_cost(trajectory: Trajectory) -> float:
-    """Costs of the executed calls: failed ones were paid for, too."""
+    """Return the sum of the costs of the executed calls: failed ones were paid for, too."""
     return sum(call.cost for call in trajectory.calls if call.outcome.executed)
 
 
 def policy_tokens(trajectory: Trajectory) -> int:
-    """How many tokens the policy wrote."""
+    """Return the number of tokens that the policy wrote."""
     return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)
 
 
 def cost_of_tokens(trajectory: Trajectory) -> float:
-    """Costs of the tokens of the policy."""
+    """Return the cost of the tokens of the policy."""
     return trajectory.token_cost * policy_tokens(trajectory) / 1000
 
 
 def acting_cost(trajectory: Trajectory) -> float:
-    """Costs of the calls and the tokens of the policy together."""
+    """Return the cost of the calls and the tokens of the policy together."""
     return call_cost(trajectory) + cost_of_tokens(trajectory)
 
 
@@ -42,12 +42,12 @@ class Costs:
     token: float = 0.0
 
     def of_call(self, tool: str) -> float:
-        """Cost of one call of a tool."""
+        """Return the cost of one call of a tool."""
         return self.tools.get(tool, DEFAULT_COST)
 
     @property
     def counts_calls(self) -> bool:
-        """True if a cost is a number of calls, because nothing has a price of its own."""
+        """Return whether a cost is a number of calls, because nothing has a price of its own."""
         return not self.token and set(self.tools.values()) <= {DEFAULT_COST}
 
     def price(self, trajectory: Trajectory) -> None:
@@ -64,7 +64,7 @@ class Costs:
             trajectory.task = replace(trajectory.task, meta=meta)
 
     def optimum(self, meta: Mapping[str, Any]) -> float | None:
-        """The least that the calls of a question cost, by the metadata of its task; None where
+        """Return the least cost of the calls of a question, by the metadata of its task; None where
         nobody knows it.
 
         It is the cheapest of the `ways` that these tools can go. Without ways it is the least

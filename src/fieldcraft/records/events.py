@@ -1,4 +1,4 @@
-"""What happens in a run, as events that any subscriber can follow.
+"""Events of a run, which any subscriber can follow.
 
 A run tells one sink. The terminal and the metrics file are subscribers like any other, so that a
 page or a program can follow a run in the same way.
@@ -91,7 +91,7 @@ def during(
 
 
 def nobody(event: Event) -> None:
-    """A sink without subscribers."""
+    """Ignore an event: a sink without subscribers."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,6 @@ class Events:
 
 
 def write_metrics(event: Event) -> None:
-    """The subscriber that appends the metrics of every step to their file of JSON lines."""
+    """Append the metrics of every step to their file of JSON lines."""
     if isinstance(event, StepDone):
         MetricsLog(event.metrics).append(event.row)

@@ -88,14 +88,14 @@ def _write(file: BinaryIO, text: str) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """The temporary path of a file or folder that is being written."""
+    """Return the temporary path of a file or folder that is being written."""
     return path.with_name(f".{path.name}.draft")
 
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `target` (new) when the block ends, whole or not at all, and
-    is on the disk then."""
+    """Yield a temporary folder that becomes `target` (new) when the block ends, whole or not at
+    all, and is on the disk then."""
     draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
     make_folder(draft)
@@ -112,8 +112,8 @@ def reveal(draft: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Where to write a file that becomes `path` when the block ends, whole or not at all, and is on
-    the disk then."""
+    """Yield a path to write a file that becomes `path` when the block ends, whole or not at all,
+    and is on the disk then."""
     make_folder(path.parent)
     draft = draft_of(path)
     draft.unlink(missing_ok=True)  # not followed, should it be a link of somebody else's
@@ -165,7 +165,7 @@ def open_to_readers(folder: Path, like: Path) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises UserError if nothing can be written at `path`, or below it; nothing is left there."""
+    """Raise UserError if nothing can be written at `path`, or below it; nothing is left there."""
     path = path.absolute()
     try:
         there = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -224,7 +224,7 @@ def finite_or_null(value: Any) -> Any:
 
 
 def _not_finite(value: Any, place: str = "") -> str | None:
-    """The first number that is not finite, after the keys that lead to it."""
+    """Return the first number that is not finite, after the keys that lead to it."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{place.lstrip('.')} = {value}"
     parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value

@@ -22,8 +22,8 @@ class NoObject(NamedTuple):
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey | NoObject]]:
-    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where a key
-    comes twice, anywhere in a line, the object is the one in which it does.
+    """Yield (line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where
+    a key comes twice, anywhere in a line, the object is the one in which it does.
 
     Raises:
         UserError: the file is missing or damaged, is no text in UTF-8, or ends within a line.
@@ -45,7 +45,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey |
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The same; raises UserError for a line that is no object or has a key twice, too."""
+    """Yield the same. Raises UserError for a line that is no object or has a key twice, too."""
     for number, found in json_lines(path):
         if isinstance(found, NoObject):
             raise Damaged(f"{path}, line {number} {found.fault}")
@@ -58,8 +58,8 @@ def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a journal, none where there is no file. One that a kill cut short is removed
-    from it."""
+    """Return the lines of a journal, none where there is no file. One that a kill cut short is
+    removed from it."""
     text = path.read_bytes() if path.exists() else b""
     whole = text[: text.rfind(b"\n") + 1]
     if whole != text:
@@ -68,7 +68,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """The object of a line. Raises UserError, which says `where`, for anything else."""
+    """Return the object of a line. Raises UserError, which says `where`, for anything else."""
     return _with_each_key_once(_parsed(line, where, ObjectDecoder()), where)
 
 

@@ -1,4 +1,4 @@
-"""What the metadata of a task may hold: values that metrics can count, and who grades it."""
+"""Metadata that a task may hold: values that metrics can count, and who grades it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GRADERS = ("em", "cover_em", "math", "judge", "unit_tests", "stdin_tests", "tool
 
 
 def checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
-    """The same `meta`. Raises ValueError for a value that nothing can be counted or graded with."""
+    """Return the same `meta`. Raises ValueError for a value that nothing can be counted or graded
+    with."""
     for key, (kind, words) in COUNTED.items():
         if not isinstance(value := meta.get(key), kind | None):
             raise ValueError(f"'{key}' is {value!r} and must be {words}")

@@ -17,7 +17,7 @@ Value = float | str | bool | None | list[Any] | dict[str, Any]
 
 
 class Row(BaseModel):
-    """What a row must hold."""
+    """Keys that a row must hold."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, Value]
@@ -33,8 +33,8 @@ class MetricsLog:
         self.path = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows, without one that a kill cut short. Raises UserError for a file of
-        something else."""
+        """Return all complete rows, without one that a kill cut short. Raises UserError for a file
+        of something else."""
         if not self.path.exists():
             return []
         with reading(self.path, self._advice):
@@ -63,7 +63,8 @@ class MetricsLog:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """A metric that is not finite is null: it could not be computed."""
+    """Return a row as a line of JSON; a metric that is not finite is null, because it could not be
+    computed."""
     return f"{json.dumps(finite_or_null(row), allow_nan=False)}\n"
 
 

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 def at_home(value: T) -> T:
-    """The same value with every path and text in it that begins with ~/ below the user's home."""
+    """Return the same value with every path and text in it that begins with ~/ below the user's
+    home."""
     found: object = value
     match value:
         case str() if value.startswith(HOME):
@@ -33,6 +34,6 @@ def at_home(value: T) -> T:
 
 
 def argument_at_home(argument: str) -> str:
-    """An argument of the command line, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
+    """Return an argument of the command line, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
     found = _OPTION.fullmatch(argument)
     return f"{found[1]}{at_home(found[2])}" if found else argument

@@ -45,7 +45,7 @@ def reading(what: Path | str, advice: str) -> Iterator[None]:
 
 
 def fault(error: Exception) -> str:
-    """What is wrong with a file, as the end of a sentence that begins with its name."""
+    """Return the end of a sentence that begins with the name of a file: what is wrong with it."""
     match error:
         case FileNotFoundError():
             return "does not exist"
@@ -81,7 +81,7 @@ def _short(text: str) -> str:
 
 
 def require_file(path: Path, advice: str) -> None:
-    """Raises Damaged for a path that is no file."""
+    """Raise Damaged for a path that is no file."""
     if not path.exists():
         raise Damaged(f"{path} does not exist; {advice}.")
     if path.is_dir():
@@ -92,7 +92,7 @@ def require_file(path: Path, advice: str) -> None:
 
 
 def read_json(path: Path, shape: Any, advice: str) -> Any:
-    """The value in a JSON file, as it is there, once it is known to have the type `shape`.
+    """Return the value in a JSON file, as it is there, once it is known to have the type `shape`.
 
     Raises Damaged, which ends in the advice, for any other file.
     """
@@ -112,8 +112,8 @@ def _finite(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """An integer of JSON. Raises ValueError for one that is too large for a float: it is a mistake,
-    and calculations would fail on it."""
+    """Return the integer of a text in JSON. Raises ValueError for one that is too large for a
+    float: it is a mistake, and calculations would fail on it."""
     _finite(text)
     return int(text)
 
@@ -140,6 +140,6 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: bytes | str, what: Path | str, advice: str) -> Any:
-    """The value that a YAML text stands for. Raises Damaged as `reading` does."""
+    """Return the value that a YAML text stands for. Raises Damaged as `reading` does."""
     with reading(what, advice):
         return yaml.load(text, _Loader)

@@ -1,4 +1,4 @@
-"""What to do about a file that cannot be read: the true cause first, and nothing that destroys."""
+"""Remedies for a file that cannot be read: the true cause first, and nothing that destroys."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def obstacle(path: Path | str, error: BaseException) -> str | None:
 
 
 def require_readable(folder: Path) -> None:
-    """Raises UserError with the owner, the mode and the remedy if a file that lies in a folder, or
+    """Raise UserError with the owner, the mode and the remedy if a file that lies in a folder, or
     the folder itself, may not be read, or does not come from the disk."""
     try:
         for file in sorted(folder.iterdir()):
@@ -100,7 +100,8 @@ def require_readable(folder: Path) -> None:
 
 
 def _permission(path: Path) -> str:
-    """Whose the first part of a path is that may not be read, and who can change that."""
+    """Return the owner of the first part of a path that may not be read, and who can change
+    that."""
     closed = next((part for part in (*reversed(path.parents), path) if not _is_open(part)), path)
     try:
         found = closed.stat()
@@ -119,7 +120,7 @@ def _permission(path: Path) -> str:
 
 
 def _is_open(path: Path) -> bool:
-    """Tell whether a folder may be entered, or a file be read."""
+    """Return whether a folder may be entered, or a file be read."""
     wanted = os.X_OK if path.is_dir() else os.R_OK
     return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
 

@@ -49,8 +49,8 @@ class Kept:
 
 
 def is_kept(number: int, steps: int) -> bool:
-    """Whether a group of step `number` of `steps` is kept: KEPT_STEPS of them, evenly spread, the
-    first and the last among them."""
+    """Return whether a group of step `number` of `steps` is kept: KEPT_STEPS of them, evenly
+    spread, the first and the last among them."""
     most = max(1, min(steps, KEPT_STEPS) - 1)
     return number in {round(place * (steps - 1) / most) for place in range(most + 1)}
 
@@ -62,8 +62,8 @@ def write_rollouts(folder: Path, kept: Sequence[Kept]) -> None:
 
 
 def read_rollouts(folder: Path) -> Iterator[Kept]:
-    """What `write_rollouts` wrote, in the order of the steps. Raises UserError naming the file and
-    the line."""
+    """Yield the rollouts that `write_rollouts` wrote, in the order of the steps. Raises UserError
+    naming the file and the line."""
     for path in sorted(folder.glob("*.jsonl")):
         advice = f"{put_aside(path)}, and the report leaves it out"
         with reading(path, advice):

@@ -1,4 +1,4 @@
-"""Who was at work when: sampler, trainer and tools in each step of a stage.
+"""Times at which sampler, trainer and tools were at work in each step of a stage.
 
 A step has one short record, whatever it did. The trainer does one thing at a time, so its phases
 are kept as they were. Turns and calls are many and side by side, so of the sampler and of the tools
@@ -58,7 +58,7 @@ class Timeline:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """The trainer does this while the block runs."""
+        """Note that the trainer does this while the block runs."""
         begin = self.clock()
         self.begin = begin if self.begin is None else self.begin
         yield
@@ -84,7 +84,7 @@ class Timeline:
             self.done[lane].append((begin, self.clock()))
 
     def cut(self, step: int) -> StepTimes:
-        """What there was since the last cut; a step has at least one phase."""
+        """Return the times since the last cut; a step has at least one phase."""
         assert self.begin is not None
         begin, end = self.begin, self.clock()
         spans = {lane: [*done, *self._unfinished(lane, end)] for lane, done in self.done.items()}
@@ -109,7 +109,7 @@ _FOLLOWED: ContextVar[Timeline | None] = ContextVar("followed", default=None)
 
 @contextmanager
 def at_work(lane: Lane) -> Iterator[None]:
-    """A rollout is with the sampler, or waits for tools, while the block runs."""
+    """Note that a rollout is with the sampler, or waits for tools, while the block runs."""
     followed = _FOLLOWED.get()
     if followed is None:
         yield
@@ -119,7 +119,7 @@ def at_work(lane: Lane) -> Iterator[None]:
 
 
 def occupancy(spans: Sequence[Span], begin: float, end: float) -> list[float]:
-    """How many spans there are on average in each slot between two times."""
+    """Return how many spans there are on average in each slot between two times."""
     width = (end - begin) / SLOTS
     covered = [0.0] * SLOTS
     if width <= 0:
@@ -140,8 +140,8 @@ def append_times(path: Path, times: StepTimes) -> None:
 
 
 def read_times(path: Path) -> list[StepTimes]:
-    """The steps in their order, without a line that is still being written; none where there is no
-    file. Of a step that was repeated, as after a kill, the last time counts.
+    """Return the steps in their order, without a line that is still being written; none where there
+    is no file. Of a step that was repeated, as after a kill, the last time counts.
 
     Raises UserError naming the line.
     """

@@ -1,4 +1,4 @@
-"""How a set of trajectories used its tools: what was written, what was run, what was needed.
+"""Use of tools in a set of trajectories: what was written, what was run, what was needed.
 
 These kinds of calls are counted separately: written (all), executed (the tool was called), failed
 (the tool failed, was unavailable or raised), malformed (the policy failed), refused (over the
@@ -17,7 +17,7 @@ from fieldcraft.types import Call, Outcome, Status, Trajectory
 
 
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
-    """Calls of all trajectories: written = executed + malformed + refused."""
+    """Return the numbers of calls of all trajectories: written = executed + malformed + refused."""
     found = list(trajectories)
     outcomes = Counter(call.outcome for t in found for call in t.calls)
     return {
@@ -31,7 +31,7 @@ def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-    """Flat metrics of at least one trajectory; None where one is undefined or not known.
+    """Return flat metrics of at least one trajectory; None where one is undefined or not known.
 
     Means are over trajectories, rates over written calls. `tool_productivity` is a ratio of sums,
     right answers over executed calls (OTC, arXiv 2504.14870, section on metrics). The oracle's
@@ -77,7 +77,8 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
 
 
 def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
-    """The choice of a tool apart from the form of its arguments, of calls that were not refused.
+    """Return metrics of calls that were not refused: the choice of a tool apart from the form of
+    its arguments.
 
     `call_named_rate` is the share of them that name a tool which the question offers, and
     `call_fitting_rate` the share of these whose arguments can be read and fit the tool. None where
@@ -94,19 +95,21 @@ def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
 
 
 def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
-    """Mean optimum. None unless every task has one, because it is compared with `calls_mean`."""
+    """Return the mean optimum. None unless every task has one, because it is compared with
+    `calls_mean`."""
     optima = [t.task.meta.get("calls_optimal") for t in trajectories]
     return None if None in optima else mean(optima)
 
 
 def optimal_cost(trajectories: Iterable[Trajectory]) -> float | None:
-    """Mean of the least costs. None unless every task has one, as in `optimal_calls`."""
+    """Return the mean of the least costs. None unless every task has one, as in `optimal_calls`."""
     optima = [t.task.meta.get(OPTIMUM) for t in trajectories]
     return None if None in optima else mean(optima)
 
 
 def duplicate_calls(trajectory: Trajectory) -> int:
-    """How many executed calls have the tool and arguments of an earlier one that was answered.
+    """Return the number of executed calls that have the tool and arguments of an earlier one that
+    was answered.
 
     Text is compared without case and with single spaces. A repetition of a failed call
     is no duplicate: it may succeed.
@@ -122,33 +125,33 @@ def duplicate_calls(trajectory: Trajectory) -> int:
 
 
 def is_void(trajectory: Trajectory) -> bool:
-    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
-    answer (SimpleTIR, arXiv 2509.02479)."""
+    """Return whether a rollout has a void turn: one that holds neither a call that can be read nor
+    an answer (SimpleTIR, arXiv 2509.02479)."""
     return trajectory.status is Status.NO_ANSWER or any(
         call.outcome is Outcome.MALFORMED for call in trajectory.calls
     )
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the values that are not None; None when there is none."""
+    """Return the mean of the values that are not None; None when there is none."""
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def _excess(trajectories: Iterable[Trajectory]) -> list[int]:
-    """Executed calls above (or, negative, below) the optimum of each question."""
+    """Return the executed calls above (or, negative, below) the optimum of each question."""
     return [t.executed_calls - t.task.meta["calls_optimal"] for t in trajectories]
 
 
 def _cost_regret(trajectories: Sequence[Trajectory]) -> float | None:
-    """Mean distance of the cost of the calls from the least one of each question."""
+    """Return the mean distance of the cost of the calls from the least one of each question."""
     if optimal_cost(trajectories) is None:
         return None
     return mean(abs(call_cost(t) - t.task.meta[OPTIMUM]) for t in trajectories)
 
 
 def _optimal_rate(trajectories: Sequence[Trajectory], excess: Sequence[int]) -> float | None:
-    """Share of trajectories that are right with no more calls than the optimum."""
+    """Return the share of trajectories that are right with no more calls than the optimum."""
     if not excess:
         return None
     return mean(t.right is True and e <= 0 for t, e in zip(trajectories, excess, strict=True))

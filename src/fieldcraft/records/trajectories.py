@@ -24,7 +24,7 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 
 
 def to_json(trajectory: Trajectory) -> str:
-    """One line of JSON without the line break. Log-probabilities keep six decimals.
+    """Return one line of JSON without the line break. Log-probabilities keep six decimals.
 
     A trajectory of one chain has no key `folds`, one with tools no `tool_free`, one that ended by
     itself no `forced`, and one without a price on tokens no `token_cost`. Only a malformed call has
@@ -53,12 +53,14 @@ def to_json(trajectory: Trajectory) -> str:
 
 
 def from_json(line: str | bytes) -> Trajectory:
-    """The inverse of `to_json`. Raises ValueError, such as pydantic's, for anything else."""
+    """Return the trajectory of a line of `to_json`. Raises ValueError, such as pydantic's, for
+    anything else."""
     return checked(_ADAPTER.validate_json(line))
 
 
 def checked(trajectory: Trajectory) -> Trajectory:
-    """A trajectory that was read. Raises ValueError for numbers and `meta` that none can have."""
+    """Return a trajectory that was read. Raises ValueError for numbers and `meta` that none can
+    have."""
     checked_meta(trajectory.task.meta)
     scores = (trajectory.reward, *trajectory.rewards.values())
     seconds = (trajectory.seconds, *(call.seconds for call in trajectory.calls))

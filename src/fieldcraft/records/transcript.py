@@ -47,13 +47,13 @@ _MARK = re.compile(rf"{_TAG.pattern}|```\w*|\\boxed\{{")
 
 
 def clean(text: str) -> str:
-    """`text` without terminal escapes, control characters and direction overrides, so that text of
-    a model or a web page can be shown safely."""
+    """Return `text` without terminal escapes, control characters and direction overrides, so that
+    text of a model or a web page can be shown safely."""
     return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
 def split_tags(text: str) -> Iterator[tuple[str, bool]]:
-    """The pieces of `text` in order, each with whether it is a tag like `<think>`."""
+    """Yield the pieces of `text` in order, each with whether it is a tag like `<think>`."""
     end = 0
     for match in _TAG.finditer(text):
         if match.start() > end:
@@ -65,7 +65,7 @@ def split_tags(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def transcript(trajectory: Trajectory) -> list[Entry]:
-    """The blocks of `trajectory` in order, cleaned for display; empty ones are left out."""
+    """Return the blocks of `trajectory` in order, cleaned for display; empty ones are left out."""
     entries: list[Entry] = []
     calls = list(trajectory.calls)
     pending: list[Call] = []
@@ -98,8 +98,8 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
 
 
 def _runs(trajectory: Trajectory) -> list[tuple[Kind, str]]:
-    """The texts of those who took turns, chain by chain. What ends a folded chain is its summary;
-    a prompt stands on either side of it."""
+    """Return the texts of those who took turns, chain by chain. What ends a folded chain is its
+    summary; a prompt stands on either side of it."""
     runs: list[tuple[Kind, str]] = []
     *folded, last = chains(trajectory)
     for chain in (*folded, last):
@@ -120,7 +120,8 @@ def _number_chains(entries: list[Entry]) -> None:
 
 
 def _name_given(entries: list[Entry]) -> None:
-    """A prompt in the middle of a chain is what a turn was begun with, or asks for a summary."""
+    """Mark the prompts in the middle of a chain that a turn was begun with; others ask for a
+    summary."""
     for at, entry in enumerate(entries[1:], start=1):
         asks = entry.text.rstrip().endswith("<summary>")
         if entry.kind is Kind.PROMPT and not entry.label and not asks:
@@ -138,8 +139,9 @@ def _side(author: Author) -> Kind:
 
 
 def _belongs(calls: list[Call], rest: list[tuple[Kind, str]]) -> bool:
-    """Whether the next call was written in this turn. A malformed attempt is answered but may have
-    left no call; then there are more observations than calls, and the text tells them apart."""
+    """Return whether the next call was written in this turn. A malformed attempt is answered but
+    may have left no call; then there are more observations than calls, and the text tells them
+    apart."""
     observations = [text for side, text in rest if side is Kind.OBSERVATION]
     return len(observations) <= len(calls) or calls[0].observation.strip() in observations[0]
 
@@ -160,7 +162,7 @@ def _take_turn(calls: list[Call], rest: list[tuple[Kind, str]]) -> list[Call]:
 
 
 def _observed(text: str, call: Call) -> Entry:
-    """The observation of a call; `text` is the whole block."""
+    """Return the observation of a call; `text` is the whole block."""
     marks = ["simulated"] if call.simulated else []
     if call.outcome is not Outcome.OK:
         marks.append(call.outcome.value)
@@ -173,7 +175,8 @@ def _observed(text: str, call: Call) -> Entry:
 
 
 def _unframed(kind: Kind, text: str) -> str:
-    """Text without the space around it, and without the tags that only say what its kind is."""
+    """Return the text without the space around it, and without the tags that only say what its kind
+    is."""
     text = text.strip()
     if kind is Kind.THOUGHT:
         text = text.removeprefix("<think>").removesuffix("</think>").strip()
@@ -190,7 +193,8 @@ def _argument(call: Call) -> str:
 
 
 def _before(text: str, written: str) -> str:
-    """The text before the tag, fence or box that holds `written`; all of it if there is none.
+    """Return the text before the tag, fence or box that holds `written`; all of it if there is
+    none.
 
     If the last tag before it closes (`</think>`), `written` follows that tag without a frame.
     """

@@ -20,7 +20,7 @@ SILENT_SECONDS = 60.0  # after a line, until the same waits are told again
 
 @dataclass
 class _Listener:
-    """Who is told, and when each kind of wait was told last."""
+    """Listener to waits, with the time at which each kind of wait was told last."""
 
     tell: Callable[[str], None]
     told: dict[str, float] = field(default_factory=dict)
@@ -36,8 +36,8 @@ _LISTENER: ContextVar[_Listener | None] = ContextVar("listener to waits", defaul
 
 @contextmanager
 def hearing_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Have `tell` called with a line for each long wait inside the block: it may come from another
-    thread. Waits of the same `who` have one line a minute."""
+    """Call `tell` with a line for each long wait inside the block: it may come from another thread.
+    Waits of the same `who` have one line a minute."""
     token = _LISTENER.set(_Listener(tell))
     try:
         yield
@@ -46,15 +46,15 @@ def hearing_waits(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Have whoever listens to waits read another line, such as that one was given up."""
+    """Tell another line to whoever listens to waits, such as that one was given up."""
     if (listener := _LISTENER.get()) is not None:
         listener.tell(line)
 
 
 @contextmanager
 def waiting(who: str, whom: str) -> Iterator[None]:
-    """Around an `await`: tell if the block takes longer than TOLD_AFTER_SECONDS. `who` is a kind of
-    wait, such as "a search"; `whom` says what it waits for."""
+    """Tell if the block, around an `await`, takes longer than TOLD_AFTER_SECONDS. `who` is a kind
+    of wait, such as "a search"; `whom` says what it waits for."""
     if (listener := _LISTENER.get()) is None:
         yield
         return
@@ -68,7 +68,7 @@ def waiting(who: str, whom: str) -> Iterator[None]:
 
 @contextmanager
 def blocking(who: str, whom: str) -> Iterator[None]:
-    """Around what holds up its whole thread: tell as `waiting` does, from a thread."""
+    """Tell as `waiting` does, from a thread, where the block holds up its whole thread."""
     if (listener := _LISTENER.get()) is None:
         yield
         return

@@ -35,7 +35,7 @@ _SIMPLE = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
 
 @cache
 def marks() -> str:
-    """All combining marks, as ranges for a character class."""
+    """Return all combining marks, as ranges for a character class."""
     return _ranges(_all_marks())
 
 
@@ -51,7 +51,7 @@ def _ranges(numbers: list[int]) -> str:
 
 @cache
 def _word() -> re.Pattern[str]:
-    """An ideograph, a run without spaces, or a word."""
+    """Return the pattern of a word: an ideograph, a run without spaces, or a word."""
     other = rf"[^\W{_IDEOGRAPHS}{_SPACELESS}]"
     apart = re.compile(f"[{_IDEOGRAPHS}{_SPACELESS}]")
     mark = f"[{_ranges([n for n in _all_marks() if not apart.match(chr(n))])}]"
@@ -63,12 +63,12 @@ def _word() -> re.Pattern[str]:
 
 @cache
 def _sign() -> re.Pattern[str]:
-    """A letter with its marks."""
+    """Return the pattern of a letter with its marks."""
     return re.compile(rf"[{marks()}]*.[{marks()}]*", re.DOTALL)
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words without accents, in order."""
+    """Return the lower-case words without accents, in order."""
     if text.isascii():
         return _PLAIN.findall(text.lower())
     bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
@@ -84,7 +84,8 @@ def words(text: str) -> list[str]:
 
 
 def without_vowels(word: str) -> str:
-    """A word without the points and strokes of Hebrew and Arabic, which most texts leave out."""
+    """Return a word without the points and strokes of Hebrew and Arabic, which most texts leave
+    out."""
     return word if word.isascii() else _VOWELS.sub("", word)
 
 

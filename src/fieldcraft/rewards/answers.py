@@ -43,14 +43,14 @@ VERDICTS = {"yes", "no", "noanswer"}
 
 
 def visible(text: str) -> str:
-    """A text without the signs that show nothing, which web pages and models put around words and
-    into them."""
+    """Return a text without the signs that show nothing, which web pages and models put around
+    words and into them."""
     return text if text.isascii() else UNSEEN.sub("", text)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, without articles, single spaces: SQuAD v1.1, with the
-    punctuation and the marks of all scripts, and without what shows nothing."""
+    """Return a text in lower case, without punctuation, without articles, single spaces: SQuAD
+    v1.1, with the punctuation and the marks of all scripts, and without what shows nothing."""
     plain = unicodedata.normalize("NFC", visible(text).lower()).translate(PUNCTUATION)
     if plain.isascii():
         return " ".join(ARTICLES.sub(" ", plain).split())
@@ -60,27 +60,28 @@ def normalise(text: str) -> str:
 
 @cache
 def _articles() -> re.Pattern[str]:
-    """Articles that are no parts of a word with marks."""
+    """Return a pattern for the articles that are no parts of a word with marks."""
     letter = rf"[\w{marks()}]"
     return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
 
 
 def bare(text: str) -> str:
-    """An answer without what is written around it: A of "A", (A) and **A**. One that is nothing
-    else, as a full stop, stays."""
+    """Return an answer without what is written around it: A of "A", (A) and **A**. One that is
+    nothing else, as a full stop, stays."""
     text = visible(text)
     return text.strip(WRAPPING) or text.strip(QUOTES + SPACE) or text.strip()
 
 
 def option_of(text: str) -> str | None:
-    """The letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other text."""
+    """Return the letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other
+    text."""
     found = OPTION.fullmatch(_unpunctuated(text))
     return found[1].upper() if found else None
 
 
 def _unpunctuated(text: str) -> str:
-    """An answer without what is written around it, and the punctuation of all scripts. A # stays:
-    F# is no F."""
+    """Return an answer without what is written around it, and the punctuation of all scripts. A #
+    stays: F# is no F."""
     whole = unicodedata.normalize("NFKC", bare(text))
     return whole.strip("".join(s for s in set(whole) - {"#"} if unicodedata.category(s)[0] == "P"))
 
@@ -91,27 +92,30 @@ def is_option(gold: str) -> bool:
 
 
 def closed_up(text: str) -> str:
-    """A text without the white space that separates nothing: "1 1/2" stays, as it is not 11/2."""
+    """Return a text without the white space that separates nothing: "1 1/2" stays, as it is not
+    11/2."""
     return IDLE.sub("", visible(text).strip())
 
 
 def compared(text: str) -> str:
-    """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "A", "!"),
-    the `bare` text in lower case. Else all answers of which nothing is left would be the same."""
+    """Return the part of an answer that is compared: `normalise` of it or, where nothing is left
+    ("The", "A", "!"), the `bare` text in lower case. Else all answers of which nothing is left
+    would be the same."""
     return normalise(text) or bare(text).lower()
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0. Where a
-    gold answer is the letter of an option, the prediction must be one letter: "A, B" is not B."""
+    """Return 1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0.
+    Where a gold answer is the letter of an option, the prediction must be one letter: "A, B" is not
+    B."""
     if not visible(prediction).strip():
         return 0.0
     return float(any(one == other for one, other in _pairs(prediction, golds)))
 
 
 def _pairs(prediction: str, golds: Sequence[str]) -> list[tuple[str, str]]:
-    """What is compared: of a prediction and of each gold answer. Nothing of a prediction counts
-    that names no single option, or not several, where they are asked for."""
+    """Return the pairs of a prediction and each gold answer, as they are compared. Nothing of a
+    prediction counts that names no single option, or not several, where they are asked for."""
     return [_pair(prediction, gold) for gold in golds]
 
 
@@ -124,8 +128,8 @@ def _pair(prediction: str, gold: str) -> tuple[str, str]:
 
 
 def _letters(text: str) -> str:
-    """The letters of several options in their order, whatever separates them; "" for a text with
-    other words."""
+    """Return the letters of several options in their order, whatever separates them; "" for a text
+    with other words."""
     words = re.findall(r"\w+", text.lower().replace(" and ", " "))
     if len(words) == 1 and words[0].isalpha():  # AC
         words = list(words[0])
@@ -133,8 +137,8 @@ def _letters(text: str) -> str:
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
-    """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
-    side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
+    """Return the harmonic mean of the precision and recall of words, best over the gold answers.
+    Where either side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
     return max((_f1(one, other) for one, other in _pairs(prediction, golds)), default=0.0)
 
 
@@ -148,9 +152,9 @@ def _f1(predicted: str, gold: str) -> float:
 
 
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy), for
-    answers in sentences. Yes, no, noanswer and the letters of options must stand as words of their
-    own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
+    """Return 1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy),
+    for answers in sentences. Yes, no, noanswer and the letters of options must stand as words of
+    their own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
     prediction. A prediction that lists guesses passes too, so it is a lenient measure and a reward
     to be careful with."""
     predicted = normalise(prediction)
@@ -184,7 +188,8 @@ class StatelessReward:
 
 
 class RuleReward(StatelessReward):
-    """Scores each answer by a rule of `RULES`: no answer is 0, a task without gold answers None."""
+    """Score of each answer by a rule of `RULES`: no answer is 0, a task without gold answers
+    None."""
 
     name: str
     rule: ClassVar[str]

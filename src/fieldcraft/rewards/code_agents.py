@@ -70,7 +70,7 @@ class _ComparesCalls(StatelessReward):
     def _score(
         self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
     ) -> float:
-        """`made` is None where a call cannot be read."""
+        """Return the score of a trajectory; `made` is None where a call cannot be read."""
 
 
 class ToolRL(_ComparesCalls):
@@ -137,7 +137,7 @@ def _wanted_calls(task: Task) -> list[Called] | None:
 
 
 def _made_calls(trajectory: Trajectory) -> list[Called] | None:
-    """None if one cannot be read."""
+    """Return the calls that were made; None if one cannot be read."""
     made: list[Called] = []
     for call in trajectory.calls or calls_in(trajectory.answer or ""):
         if isinstance(call, Malformed) or not call.tool:
@@ -147,12 +147,12 @@ def _made_calls(trajectory: Trajectory) -> list[Called] | None:
 
 
 def _largest(wanted: Sequence[Called]) -> int:
-    """ToolRL's S."""
+    """Return ToolRL's S."""
     return 1 + len(wanted) + sum(len(arguments) for _, arguments in wanted)
 
 
 def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:
-    """ToolRL's R of the calls that were made."""
+    """Return ToolRL's R of the calls that were made."""
     names, others = (Counter(name for name, _ in calls) for calls in (wanted, made))
     score = (names & others).total() / (names | others).total()
     pairs = [
@@ -172,8 +172,8 @@ def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:
 
 
 def _similarity(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> float:
-    """Jaccard index of the names of two calls' arguments, and how many values are equal. Two calls
-    without arguments are the same."""
+    """Return the Jaccard index of the names of two calls' arguments, plus the number of values that
+    are equal. Two calls without arguments are the same."""
     every = wanted.keys() | given.keys()
     shared = wanted.keys() & given.keys()
     jaccard = len(shared) / len(every) if every else 1.0

@@ -10,7 +10,7 @@ from fieldcraft.types import Trajectory
 
 
 class EnvironmentReward(StatelessReward):
-    """What the environment left in `Trajectory.rewards`; None where it left nothing."""
+    """Reward that the environment left in `Trajectory.rewards`; None where it left nothing."""
 
     name = REWARD
 

@@ -59,7 +59,8 @@ class Block:
 
 
 def blocks_in(text: str) -> list[Block]:
-    """The fenced blocks of a text, in order. A block of Markdown stands for those inside it."""
+    """Return the fenced blocks of a text, in order. A block of Markdown stands for those inside
+    it."""
     return [inner for block in _blocks(_LINE.split(text)) for inner in _inner(block)]
 
 
@@ -83,7 +84,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[Block]:
 
 
 def _opens(line: str) -> re.Match[str] | None:
-    """A fence that begins a block. Code between ``` in one line is no block."""
+    """Match a fence that begins a block. Code between ``` in one line is no block."""
     found = _OPENING.fullmatch(line) or _BEHIND_TEXT.fullmatch(line)
     return None if found is None or (found["fence"][0] == "`" and "`" in found["info"]) else found
 
@@ -102,8 +103,8 @@ def _block(opening: re.Match[str], inside: Iterable[str], closed: bool) -> Block
 
 
 def _unmarked(opening: re.Match[str], line: str) -> str:
-    """A line of a block without the marks of quotations, and without as much of its indentation as
-    the opening fence has."""
+    """Return a line of a block without the marks of quotations, and without as much of its
+    indentation as the opening fence has."""
     for _ in range(opening["margin"].count(">")):
         line = re.sub(r"^[ \t]{0,3}>", "", line)
     width = len(opening["margin"].rpartition(">")[2].expandtabs(_TAB))
@@ -116,7 +117,7 @@ def _unmarked(opening: re.Match[str], line: str) -> str:
 
 
 def program_of(answer: str) -> str | None:
-    """The Python program in an answer, None where there is none.
+    """Return the Python program in an answer, None where there is none.
 
     It is the last block of Python that compiles, with the earlier ones that it needs and without
     examples of its use (`program_parts.joined`). Without one, it is the same among blocks without a
@@ -145,7 +146,8 @@ def program_of(answer: str) -> str | None:
 
 
 def _without_prompts(block: Block) -> Block:
-    """A session with an interpreter as the program that was typed."""
+    """Return a block without the prompts of an interpreter: a session becomes the program that was
+    typed."""
     if not _SESSION.fullmatch(block.language):
         return block
     typed = [_PROMPT.sub("", line) for line in block.text.split("\n") if _PROMPT.match(line)]
@@ -153,14 +155,14 @@ def _without_prompts(block: Block) -> Block:
 
 
 def _tagged(answer: str) -> str | None:
-    """The last program between tags; as HTML, it may have its signs escaped."""
+    """Return the last program between tags; as HTML, it may have its signs escaped."""
     found = [match["inside"] or match["inside2"] or "" for match in _TAGGED.finditer(answer)]
     texts = [text for inside in reversed(found) for text in (inside, html.unescape(inside))]
     return next((code for text in texts if (code := _sound(text) or _tagged(text))), None)
 
 
 def _at_the_end(answer: str) -> str | None:
-    """The program that an answer ends with, behind paragraphs of text."""
+    """Return the program that an answer ends with, behind paragraphs of text."""
     paragraphs = "\n".join(_LINE.split(answer)).split("\n\n")
     places = range(max(len(paragraphs) - _MOST_TEXT, 1), len(paragraphs))
     texts = ("\n\n".join(paragraphs[place:]) for place in places)
@@ -168,8 +170,8 @@ def _at_the_end(answer: str) -> str | None:
 
 
 def _compiled(block: Block) -> str | None:
-    """The program of a block. A fence may close it at the end of a line, and text may follow one
-    that is never closed."""
+    """Return the program of a block. A fence may close it at the end of a line, and text may follow
+    one that is never closed."""
     if (code := _sound(block.text)) is not None:
         return code
     text, fence, _ = block.text.partition("```")
@@ -182,21 +184,21 @@ def _compiled(block: Block) -> str | None:
 
 
 def _constants(block: Block) -> str | None:
-    """The text of a block that only binds names, which a later block may need."""
+    """Return the text of a block that only binds names, which a later block may need."""
     tree = _parsed(text := textwrap.dedent(block.text))
     bound = tree is not None and all(isinstance(n, ast.Assign | ast.AnnAssign) for n in tree.body)
     return text if bound else None
 
 
 def _indented(answer: str) -> str | None:
-    """The last program among the indented blocks of a text without fences."""
+    """Return the last program among the indented blocks of a text without fences."""
     lines = "\n".join(_LINE.split(answer))
     blocks = re.findall(r"(?:\A|\n[ \t]*\n)((?:(?: {4}|\t).*\n?|[ \t]*\n)+)", lines)
     return next((code for text in reversed(blocks) if (code := _sound(text)) is not None), None)
 
 
 def _sound(text: str) -> str | None:
-    """The text, or without its indentation, where it is a program that compiles."""
+    """Return the text, or without its indentation, where it is a program that compiles."""
     return next((code for code in (text, textwrap.dedent(text)) if _is_program(code)), None)
 
 
@@ -209,7 +211,7 @@ def _is_program(text: str) -> bool:
 
 
 def _parsed(text: str) -> ast.Module | None:
-    """The tree of a text that compiles, None for any other."""
+    """Return the tree of a text that compiles, None for any other."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

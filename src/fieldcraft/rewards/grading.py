@@ -1,4 +1,4 @@
-"""How a task is graded: by the reward that it names, or by what it has to be graded by."""
+"""Grading of a task: by the reward that it names, or by what it has to be graded by."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GRADES_BY: Mapping[str, str] = MappingProxyType(
 
 
 def grader_of(task: Task) -> str:
-    """The reward that a task names in its metadata; without one that of its tests or wanted calls,
-    exact match where it has gold answers, and a judge where it has nothing."""
+    """Return the reward that a task names in its metadata; without one, that of its tests or wanted
+    calls, exact match where it has gold answers, and a judge where it has nothing."""
     if named := task.meta.get(GRADED_BY):
         return str(named)
     for name, key in GRADES_BY.items():
@@ -28,5 +28,6 @@ def grader_of(task: Task) -> str:
 
 
 def recorded_as(reward: str, task: Task) -> str:
-    """Under which name a score is kept: that of the reward and, of AUTO, that of the grader."""
+    """Return the name under which a score is kept: that of the reward and, of AUTO, that of the
+    grader."""
     return grader_of(task) if reward == AUTO else reward

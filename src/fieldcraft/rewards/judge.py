@@ -67,8 +67,8 @@ contradicts itself, lists several guesses or gives no answer, and if you cannot 
 
 
 def quoted(text: str) -> str:
-    """A JSON string of one line, without anything that could end it, start markup or be invisible;
-    `json.loads` gives the text back."""
+    """Return a JSON string of one line, without anything that could end it, start markup or be
+    invisible; `json.loads` gives the text back."""
     return "".join(
         c if c.isprintable() and c not in UNSAFE else _escaped(c)
         for c in json.dumps(text, ensure_ascii=False)
@@ -81,7 +81,7 @@ def _escaped(character: str) -> str:
 
 
 def judge_request(task: Task, prediction: str) -> str:
-    """The message to a judge."""
+    """Return the message to a judge."""
     if not task.answers:
         return UNREFERENCED.format(question=quoted(task.question), prediction=quoted(prediction))
     return REQUEST.format(
@@ -92,8 +92,8 @@ def judge_request(task: Task, prediction: str) -> str:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """True for correct, False for incorrect; None unless the reply ends with the one and only line
-    that gives a verdict. Reasoning up to `</think>` does not count."""
+    """Read a verdict: True for correct, False for incorrect; None unless the reply ends with the
+    one and only line that gives a verdict. Reasoning up to `</think>` does not count."""
     _, said = reasoning_and_reply(reply)
     lines = [line for line in said.splitlines() if line.strip()]
     *others, last = [VERDICT.fullmatch(line) for line in lines] or [None]
@@ -130,7 +130,7 @@ class Judge(AskingReward):
         return None if right == wrong else float(right > wrong)
 
     async def _vote(self, request: str, seed: int) -> bool | str:
-        """A verdict, or why there is none."""
+        """Ask for one vote. Returns a verdict, or why there is none."""
         try:
             reply = await self.endpoint.chat(
                 [{"role": "user", "content": request}],

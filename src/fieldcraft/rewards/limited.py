@@ -24,8 +24,8 @@ class _Patience:
         self._late = 0
 
     async def within(self, work: Awaitable[T], instead: T) -> T:
-        """The result of the work, or `instead` where it takes too long, which is told. Raises
-        UserError if that happens IN_A_ROW times."""
+        """Wait for the work and return its result, or `instead` where it takes too long, which is
+        told. Raises UserError if that happens IN_A_ROW times."""
         limit = asyncio.timeout(self.seconds)
         try:
             with waiting("the grading", f"the reward '{self.name}'"):
@@ -65,8 +65,8 @@ class LimitedReward(BesideReward):
         )
 
     async def scores(self, group: Sequence[Trajectory]) -> list[float | None]:
-        """Scores of a group. Raises UserError as `checked_scores`, and for a reward that is too
-        slow again and again."""
+        """Score a group. Raises UserError as `checked_scores`, and for a reward that is too slow
+        again and again."""
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             work = in_thread(lambda: checked_scores(self.reward, group))
             return await self._patience.within(work, [None] * len(group))
@@ -96,7 +96,7 @@ class LimitedAskingReward(AskingReward):
 
 
 def limited(reward: Reward, seconds: float) -> Reward:
-    """A reward within a limit of time."""
+    """Wrap a reward within a limit of time."""
     if isinstance(reward, AskingReward):
         return LimitedAskingReward(reward, seconds)
     return LimitedReward(reward, seconds)

@@ -62,8 +62,8 @@ def _same_kind(gold: Any, answer: Any) -> bool:
 
 
 def _meant(value: Any, other: Any) -> list[Any]:
-    """The numbers that a value can be, beside another. Without a unit there, the number alone is
-    meant or, of a unit without dimensions, as 50 %, what it is worth."""
+    """Return the numbers that a value can be, beside another. Without a unit there, the number
+    alone is meant or, of a unit without dimensions, as 50 %, what it is worth."""
     if not isinstance(value, Quantity):
         return [value]
     if isinstance(other, Quantity):
@@ -99,7 +99,7 @@ def _same_number(gold: Expr, answer: Expr) -> bool:
 
 
 def _exact(value: Any) -> Any:
-    """A value whose decimals are the fractions that they write."""
+    """Return a value whose decimals are the fractions that they write."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
@@ -121,8 +121,8 @@ def _is_decimal(value: Expr) -> bool:
 
 
 def _settled(value: Any, other: Any) -> Any:
-    """A value whose decimals are exact, each as the number of the other value that it approximates,
-    or else as the fraction that it writes."""
+    """Return a value whose decimals are exact, each as the number of the other value that it
+    approximates, or else as the fraction that it writes."""
     if not isinstance(value, Basic | MatrixBase) or value.has(UnevaluatedExpr):
         return value
     wanted = [number for number in _numbers(other) if not number.has(Float)]
@@ -134,15 +134,15 @@ def _settled(value: Any, other: Any) -> Any:
 
 
 def _leading_zeros(value: Any) -> int:
-    """Number of zeros that stand between the point and the first digit of the smallest number in a
-    value."""
+    """Return the number of zeros that stand between the point and the first digit of the smallest
+    number in a value."""
     sizes = (abs(number.evalf(_PRECISION)) for number in _numbers(value))
     exponents = [int(floor(log(size, 10))) + 1 for size in sizes if 0 < size < 1]
     return min(max(-min(exponents, default=0), 0), _SMALLEST)
 
 
 def _numbers(value: Any) -> list[Expr]:
-    """The numbers in a value that are no parts of other numbers."""
+    """Return the numbers in a value that are no parts of other numbers."""
     if _is_comparable(value):
         return [value]
     if isinstance(value, MatrixBase):

@@ -24,7 +24,7 @@ _COMMA = re.compile(r",(?![^()]*\))")  # between entries, and not in a call
 
 
 def in_radians(text: str) -> str:
-    """A text in which the degrees that a function is taken of are written in radians."""
+    """Return a text in which the degrees that a function is taken of are written in radians."""
     return _FUNCTION.sub(lambda found: _DEGREES.sub(_radians, found[0]), text)
 
 
@@ -34,14 +34,15 @@ def _radians(found: re.Match[str]) -> str:
 
 
 def with_matrices(text: str) -> str:
-    """A text in which matrices as sympy and numpy print them, and lists of lists, are LaTeX."""
+    """Return a text in which matrices as sympy and numpy print them, and lists of lists, are
+    LaTeX."""
     text = _MATRIX.sub(lambda found: _matrix(found["rows"]), text)
     found = _NESTED.fullmatch(text)
     return _matrix(found["rows"]) if found else text
 
 
 def _matrix(written: str) -> str:
-    """A matrix of the rows that a program writes; one row of numbers is a column."""
+    """Return a matrix of the rows that a program writes; one row of numbers is a column."""
     written = _RATIONAL.sub(r"\\frac{\1}{\2}", written)
     rows = [_COMMA.split(row[1:-1].strip().rstrip(",")) for row in re.findall(_ROW, written)]
     if not written[1:].lstrip().startswith("["):

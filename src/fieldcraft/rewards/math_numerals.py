@@ -28,8 +28,8 @@ _SPELT = re.compile(r"(?:\\text\s*)?\{(?P<words>\s*[A-Za-z][A-Za-z\s-]*)\}")
 
 
 def in_digits(text: str) -> str:
-    """A text in which numbers with a word of scale, as 1 million, are written out, and a number in
-    words alone, as twenty-one."""
+    """Return a text in which numbers with a word of scale, as 1 million, are written out, and a
+    number in words alone, as twenty-one."""
     text = _SPELT.sub(_in_braces, _SCALED.sub(_written_out, text))
     value = value_of_words(text)
     return text if value is None else str(value)
@@ -46,7 +46,7 @@ def _in_braces(found: re.Match[str]) -> str:
 
 
 def value_of_words(text: str) -> int | None:
-    """The whole number that words say, None for any other text."""
+    """Return the whole number that words say, None for any other text."""
     text = _ONE.sub("one ", text.strip().lower().removesuffix("."))
     sign = -1 if text.startswith("minus ") else 1
     words = re.split(r"[-\s]+", text.removeprefix("minus "))
@@ -58,7 +58,7 @@ def value_of_words(text: str) -> int | None:
 
 
 def _value(words: list[str]) -> int | None:
-    """The number that words say. What follows a word of scale is less than that scale."""
+    """Return the number that words say. What follows a word of scale is less than that scale."""
     scales = [word for word in words if word in _SCALES]
     if not scales:
         return _below_thousand(words)

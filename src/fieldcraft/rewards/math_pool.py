@@ -24,8 +24,9 @@ class MathPool:
         self.processes = KillablePool("fieldcraft.rewards.math_worker", workers, seconds)
 
     def submit(self, golds: list[str], answer: str) -> Future[float | None]:
-        """1.0 if the answer equals one of the gold answers, else 0.0. An answer that takes too long
-        is 0.0, too; gold answers that cannot be read, or take too long, are None."""
+        """Submit an answer: its score is 1.0 if it equals one of the gold answers, else 0.0. An
+        answer that takes too long is 0.0, too; gold answers that cannot be read, or take too long,
+        are None."""
         return self.processes.run(lambda: self._grade({"golds": golds, "answer": answer}))
 
     def _grade(self, question: dict[str, Any]) -> float | None:
@@ -41,8 +42,8 @@ class MathPool:
 
 @lru_cache
 def shared_pool(workers: int, seconds: float) -> MathPool:
-    """The one pool with these settings, which lives as long as this process. Raises UserError where
-    Math-Verify is not installed."""
+    """Return the one pool with these settings, which lives as long as this process. Raises
+    UserError where Math-Verify is not installed."""
     if find_spec("math_verify") is None:
         raise UserError(
             "the reward 'math' needs Math-Verify: install it with pip install 'fieldcraft[code]'."

@@ -48,8 +48,8 @@ _PART = re.compile(
 
 
 def value_of(text: str) -> str:
-    """What a sentence says that an answer is, and any other text as it is. Where the sentence names
-    no answer, only a value without words is taken: "Ann is 5 years older" stays."""
+    """Return the value that a sentence says an answer has, and any other text as it is. Where the
+    sentence names no answer, only a value without words is taken: "Ann is 5 years older" stays."""
     found = _SAID.fullmatch(text)
     if found is None or len(found["said"].strip()) < 2:
         return text
@@ -59,14 +59,14 @@ def value_of(text: str) -> str:
 
 
 def _bare(value: str) -> str:
-    """A value without words around it, units and the name of π."""
+    """Return a value without words around it, units and the name of π."""
     return without_words(_without_unit(value)[0]).replace("pi", "")
 
 
 def without_words(text: str) -> str:
-    """A quantity without the words and signs around its number, and any other text without a sign
-    of approximation before it. In a text of several prices, and in a bound, the dollar signs begin
-    no formula, so they are taken off: one of the numbers alone is not what the text says."""
+    """Return a quantity without the words and signs around its number, and any other text without a
+    sign of approximation before it. In a text of several prices, and in a bound, the dollar signs
+    begin no formula, so they are taken off: one of the numbers alone is not what the text says."""
     text = _APPROXIMATE.sub(r"\1", text)
     if found := _QUANTITY.fullmatch(text):
         opening, sign, number, closing = found.groups()
@@ -109,8 +109,8 @@ _PRICE = re.compile(
 
 
 def without_unit(text: str) -> tuple[str, Unit | None]:
-    """A text without the unit of the quantity that it ends with, or that its last box or formula
-    is, and the unit. Any other text is as it is."""
+    """Return a text without the unit of the quantity that it ends with, or that its last box or
+    formula is, and the unit. Any other text is as it is."""
     marked = list(_BOX.finditer(text)) or list(_FORMULA.finditer(text))
     if not marked:
         return _without_unit(text)

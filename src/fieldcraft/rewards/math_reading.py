@@ -55,7 +55,7 @@ _Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
 def _decimal(found: re.Match[str]) -> str:
-    """A number with an exponent, written out. One with a point stays one with a point."""
+    """Return a number with an exponent, written out. One with a point stays one with a point."""
     if abs(int(found[2])) > _LARGEST:
         return f"{found[1]} \\times 10^{{{found[2]}}}"
     written = f"{Decimal(found[1].replace('_', '') + 'e' + found[2]):f}"
@@ -67,7 +67,7 @@ def _whole(found: re.Match[str]) -> str:
 
 
 def _repeating(found: re.Match[str]) -> str:
-    """A decimal whose last digits repeat, as a fraction."""
+    """Return a decimal whose last digits repeat, as a fraction."""
     return _repeating_of(*found.groups())
 
 
@@ -77,7 +77,7 @@ def _repeating_of(before: str, behind: str, again: str) -> str:
 
 
 def _recurring(found: re.Match[str]) -> str:
-    """A decimal whose last digit goes on and on, as a fraction."""
+    """Return a decimal whose last digit goes on and on, as a fraction."""
     before, _, behind = found[1].rpartition(".")
     return _repeating_of(before, behind, found[2])
 
@@ -87,13 +87,13 @@ def _digit(found: re.Match[str]) -> str:
 
 
 def _power(found: re.Match[str]) -> str:
-    """An exponent in raised signs."""
+    """Return an exponent in raised signs."""
     plain = unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
     return f"^{{{plain}}}"
 
 
 def _vulgar(found: re.Match[str]) -> str:
-    """A fraction that is one sign, maybe of a mixed number."""
+    """Return a fraction that is one sign, maybe of a mixed number."""
     above, _, below = unicodedata.normalize("NFKC", found[2]).partition("\u2044")
     return _fraction(found[1], above, below)
 
@@ -103,7 +103,7 @@ def _mixed(found: re.Match[str]) -> str:
 
 
 def _fraction(whole: str | None, above: str, below: str) -> str:
-    """A fraction, or a mixed number as one: behind it may stand a factor."""
+    """Return a fraction, or a mixed number as one: behind it may stand a factor."""
     return rf"\frac{{{int(whole or 0) * int(below) + int(above)}}}{{{below}}}"
 
 
@@ -149,15 +149,15 @@ _REWRITES: tuple[_Rewrite, ...] = (
 
 
 def rewritten(text: str) -> str:
-    """A text in which numbers and powers are written as Math-Verify reads them."""
+    """Return a text in which numbers and powers are written as Math-Verify reads them."""
     for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
     return text
 
 
 def read(text: str) -> list[list[Any]]:
-    """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
-    is mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
+    """Read an answer as Math-Verify does, in every way that it can be meant. One without marks is
+    mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
     letters may be variables."""
     text = visible(text).strip()
     if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
@@ -202,13 +202,13 @@ _TWO = re.compile(rf"\d\D{{0,30}}{_JOINT}[\d.,/]*\d\D{{0,30}}\Z")
 
 
 def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
-    """Value of a formula as a whole, nothing where it cannot be read as one."""
+    """Return the value of a formula as a whole, nothing where it cannot be read as one."""
     return list(parse(f"${text}$", [config], "no_fallback", parsing_timeout=None))
 
 
 def _whole_of(text: str) -> list[Any]:
-    """Meaning of a text without marks, and the text itself. What Math-Verify takes for units may be
-    what makes it unreadable."""
+    """Return the meaning of a text without marks, and the text itself. What Math-Verify takes for
+    units may be what makes it unreadable."""
     if _NO_TERM.fullmatch(text):
         return [closed_up(text)]
     found = _latex(text, _WITH_UNITS) or _latex(text, _LATEX)
@@ -225,8 +225,8 @@ def _is_product_of_letters(value: Any) -> bool:
 
 
 def _in_text(text: str) -> list[Any]:
-    """Formulas that are marked in a text. Where one cannot be read as a whole, Math-Verify takes a
-    number that stands in it; then the formula is a text."""
+    """Return the formulas that are marked in a text. Where one cannot be read as a whole,
+    Math-Verify takes a number that stands in it; then the formula is a text."""
     found = list(parse(text, parsing_timeout=None))
     if not found:
         return []

@@ -140,7 +140,8 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def unit_of(text: str) -> Unit | None:
-    """The unit that a text names as a whole, in words, signs or LaTeX; None for any other text."""
+    """Return the unit that a text names as a whole, in words, signs or LaTeX; None for any other
+    text."""
     for pattern, instead in _PLAIN:
         text = pattern.sub(instead, text)
     text = text.strip()
@@ -160,7 +161,7 @@ def unit_of(text: str) -> Unit | None:
 
 
 def currency_of(sign: str) -> Unit | None:
-    """The unit that a sign or an abbreviation before a number names."""
+    """Return the unit that a sign or an abbreviation before a number names."""
     sign = sign.strip().removeprefix("US").strip() or "USD"
     return unit_of(_SIGNS.get(sign, sign))
 

@@ -26,7 +26,7 @@ class FunctionReward(StatelessReward):
 
 
 def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, Any]) -> Reward:
-    """The reward of a name.
+    """Make the reward of a name.
 
     It is a function of a group (all rollouts of one question) or a class. A class is called with
     the `settings` of the recipe, and with those of the `offered` arguments that it takes: `correct`
@@ -59,7 +59,8 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
 
 
 def _is_function_of_a_group(part: Any) -> bool:
-    """A plain one: scores are computed, and what has to be asked for is an AskingReward."""
+    """Return whether a part is a plain function of a group: scores are computed, and what has to be
+    asked for is an AskingReward."""
     if not inspect.isfunction(part) or inspect.iscoroutinefunction(part):
         return False
     return len(inspect.signature(part).parameters) == 1

@@ -70,7 +70,8 @@ class ProgramPart:
 
     @cached_property
     def runs(self) -> bool:
-        """Whether the block prints, or calls what it defines, where it is not called itself."""
+        """Return whether the block prints, or calls what it defines, where it is not called
+        itself."""
         return any(
             (isinstance(node.func, ast.Name) and node.func.id in {"print", *self.defines})
             or (isinstance(node.func, ast.Attribute) and node.func.attr == "write")
@@ -80,7 +81,7 @@ class ProgramPart:
 
     @cached_property
     def reads(self) -> bool:
-        """Whether the block itself names the standard input."""
+        """Return whether the block itself names the standard input."""
         names = (getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(self._tree))
         return not _READS.isdisjoint(names)
 
@@ -102,7 +103,7 @@ class ProgramPart:
 
 
 def joined(codes: Sequence[str]) -> str:
-    """The program that blocks of Python, of which each compiles, make up."""
+    """Return the program that blocks of Python, of which each compiles, make up."""
     parts = [ProgramPart(code) for code in codes]
     while len(parts) > 1 and _is_example(parts[-1], parts[:-1]):
         parts.pop()
@@ -130,7 +131,7 @@ def _is_example(part: ProgramPart, before: Sequence[ProgramPart]) -> bool:
 
 
 def _outside(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a program that stand in no function and no class."""
+    """Yield the nodes of a program that stand in no function and no class."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, _NAMED | ast.Lambda):
             yield node

@@ -26,11 +26,11 @@ PRELUDE = "prelude"  # of `meta`
 
 
 class Ran(Protocol):
-    """What came of a program."""
+    """Result of a program."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself and without an error."""
+        """Return whether it ended by itself and without an error."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Ran(Protocol):
 
 @runtime_checkable
 class Runner(Protocol):
-    """What runs programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
+    """Runner of programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
     its own for every run. It must keep at least as much output as a test expects."""
 
     async def run(self, code: str, stdin: str = "") -> Ran: ...
@@ -59,7 +59,7 @@ class ProgramReward(AskingReward):
         self._runner = runner
 
     async def ask(self, trajectory: Trajectory) -> float | None:
-        """Raises UserError for tests that are none."""
+        """Run the tests of a trajectory's program. Raises UserError for tests that are none."""
         tests = trajectory.task.meta.get(self.tests)
         if not tests:
             return None
@@ -75,7 +75,7 @@ class ProgramReward(AskingReward):
         return 1.0
 
     def check(self, task: str, tests: Any) -> None:
-        """Raises UserError for tests of another form."""
+        """Check tests. Raises UserError for tests of another form."""
         if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
             raise UserError(
                 f"the {self.tests} of task '{task}' cannot be run: write them as"
@@ -124,8 +124,9 @@ BY_TESTS = frozenset({UnitTests.name, StdinTests.name})
 
 
 def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """`no_program_rate`: of the rollouts that tests of programs grade, the share whose answer holds
-    no program. Nothing where no rollout is graded so; those without an answer count elsewhere."""
+    """Return `no_program_rate`: of the rollouts that tests of programs grade, the share whose
+    answer holds no program. Nothing where no rollout is graded so; those without an answer count
+    elsewhere."""
     graded = [t for t in trajectories if any(t.rewards.get(n) is not None for n in BY_TESTS)]
     if not graded:
         return {}
@@ -134,7 +135,7 @@ def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def with_prelude(code: str, prelude: str) -> str:
-    """A program behind its prelude; its imports from __future__ come first, as they must."""
+    """Return a program behind its prelude; its imports from __future__ come first, as they must."""
     if not prelude:
         return code
     try:
@@ -148,7 +149,8 @@ def with_prelude(code: str, prelude: str) -> str:
 
 
 def _imports(prelude: str) -> str:
-    """Of a prelude, what tests may rely on. The program may replace what else it defines."""
+    """Return the part of a prelude that tests may rely on. The program may replace what else it
+    defines."""
     try:
         body = ast.parse(prelude).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -157,9 +159,9 @@ def _imports(prelude: str) -> str:
 
 
 def same_output(printed: str, wanted: str) -> bool:
-    """Whether two outputs have the same words, whatever white space is between them. Numbers of
-    which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole numbers
-    may not differ."""
+    """Return whether two outputs have the same words, whatever white space is between them. Numbers
+    of which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole
+    numbers may not differ."""
     words, others = printed.split(), wanted.split()
     return len(words) == len(others) and all(map(_same_word, words, others))
 

@@ -31,7 +31,7 @@ class Repair(StatelessReward):
 
 
 def repaired(trajectory: Trajectory) -> bool:
-    """Whether a call failed and a later one of the same tool did not."""
+    """Return whether a call failed and a later one of the same tool did not."""
     broken: set[str] = set()
     for call in trajectory.calls:
         if call.outcome is Outcome.OK and call.tool in broken:

@@ -36,7 +36,8 @@ class AskingReward(StatelessReward, ABC):
 
 @dataclass(frozen=True)
 class Graded:
-    """How many trajectories of a group were graded, could not be, or had ended in an error."""
+    """Numbers of trajectories of a group that were graded, could not be, or had ended in an
+    error."""
 
     graded: int
     ungradable: int
@@ -64,7 +65,7 @@ class BesideReward(ABC):
 
 
 def checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
-    """What a reward, which may be the user's, says about a group. Raises UserError as `score`."""
+    """Score a group by a reward, which may be the user's. Raises UserError as `score` does."""
     if not group:
         return []
     with _failing(reward):
@@ -85,7 +86,7 @@ def checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | 
 
 @contextmanager
 def _failing(reward: Reward) -> Iterator[None]:
-    """Whatever a reward raises becomes a sentence that names it."""
+    """Raise a UserError that names the reward for whatever it raises."""
     try:
         yield
     except UserError:
@@ -122,7 +123,7 @@ class Rubric:
         return [reward.name for reward, _ in self.rewards]
 
     def replacing(self, reward: Reward) -> Rubric:
-        """The same rubric with another reward in place of the one of that name."""
+        """Return the same rubric with another reward in place of the one of that name."""
         found = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
         return Rubric(found, self.correct)
 
@@ -198,7 +199,7 @@ class Rubric:
         return {reward.name: reward.state_dict() for reward, _ in self.rewards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises UserError if the state is that of other rewards."""
+        """Load the state of the rewards. Raises UserError if the state is that of other rewards."""
         names = {reward.name for reward, _ in self.rewards}
         if state.keys() != names:
             raise UserError(

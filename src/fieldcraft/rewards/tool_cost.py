@@ -28,7 +28,7 @@ CALLS: Measure = attrgetter("executed_calls")
 
 
 def tool_reward(cost: float, least: float | None, smoothing: float) -> float:
-    """r_tool of `cost` = m, where `least` = n is the least cost that is known to suffice.
+    """Return r_tool of `cost` = m, where `least` = n is the least cost that is known to suffice.
 
     n > 0: sin(f pi / 2n) with f = 2nm / (m + n), that is sin(pi m / (m + n)): 1 at m = n
         (equation 6).

@@ -59,9 +59,9 @@ async def grade(correct: Reward, trajectories: Sequence[Trajectory]) -> None:
 
 
 async def same_answers(trajectories: Sequence[Trajectory]) -> list[int | None]:
-    """Which of several answers to one question are the same: for each the place of the first one
-    like it, None for no answer. Where the question is graded as mathematics, equal values are the
-    same, and else equal texts."""
+    """Return which of several answers to one question are the same: for each the place of the first
+    one like it, None for no answer. Where the question is graded as mathematics, equal values are
+    the same, and else equal texts."""
     firsts: list[int] = []
     found: list[int | None] = []
     for place, trajectory in enumerate(trajectories):

@@ -40,8 +40,8 @@ LEAST = 64  # tokens of an observation: what has room for fewer is not asked for
 
 
 def reserve(dialect: Dialect, budget: Limits) -> int:
-    """Tokens that are held back: an observation that refuses a call, what opens the answer, and the
-    answer. 0 where nobody is made to answer."""
+    """Return the number of tokens that are held back for an observation that refuses a call, what
+    opens the answer, and the answer. 0 where nobody is made to answer."""
     if budget.at_limit != "answer":
         return 0
     turns = ("x", *(f"<{role}>x" for role in Role))
@@ -51,7 +51,7 @@ def reserve(dialect: Dialect, budget: Limits) -> int:
 
 
 def held_back(conversation: Conversation) -> Conversation:
-    """The conversation within what is not held back."""
+    """Return the conversation within a budget without the tokens that are held back."""
     episode = conversation.episode
     if episode.budget.at_limit != "answer":
         return conversation
@@ -78,8 +78,8 @@ async def act(conversation: Conversation, calls: Calls) -> None:
 
 
 def is_spent(conversation: Conversation) -> bool:
-    """Whether the rollout ends here: its last turn had a call over the budget, and where the policy
-    is told so, it was told before as often as the budget says."""
+    """Return whether the rollout ends here. Its last turn then had a call over the budget, and
+    where the policy is told so, it was told before as often as the budget says."""
     trajectory, budget = conversation.trajectory, conversation.episode.budget
     if not trajectory.calls or trajectory.calls[-1].outcome is not Outcome.REFUSED:
         return False
@@ -87,7 +87,8 @@ def is_spent(conversation: Conversation) -> bool:
 
 
 def refusals(trajectory: Trajectory) -> int:
-    """Turns that had a call over the budget. All turns with calls after the first one have."""
+    """Return the number of turns that had a call over the budget. All turns with calls after the
+    first such turn have one."""
     outcomes = [call.outcome for call in trajectory.calls if not call.simulated]
     if Outcome.REFUSED not in outcomes:
         return 0
@@ -116,14 +117,14 @@ async def end(conversation: Conversation) -> None:
 
 
 def forced_answer(dialect: Dialect, written: str) -> Answer | None:
-    """The answer that a policy wrote where one was opened for it, read as if its turn had begun
-    with that; None if it never ended it."""
+    """Return the answer that a policy wrote where one was opened for it, read as if its turn had
+    begun with that; None if it never ended it."""
     read = dialect.parse([dialect.open_answer("") + written])
     return read if isinstance(read, Answer) else None
 
 
 def _begun(chain: list[Segment]) -> str:
-    """What a chain's last turn has so far, given or written."""
+    """Return the text that a chain's last turn has so far, given or written."""
     places = range(len(chain) - 1, -1, -1)
     observed = (at for at in places if chain[at].author in (Author.TOOL, Author.SIMULATOR))
     return "".join(segment.text for segment in chain[next(observed, 0) + 1 :])

@@ -1,4 +1,4 @@
-"""Environments of others: what a recipe's `environment` has to be, and what keeps it in bounds."""
+"""Environments of others: the protocol of a recipe's `environment`, and its bounds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
 class Play(Protocol):
-    """Plays one rollout of a task. `key` names it: with the policy's seed it fixes every random
-    choice. Many are played side by side in one event loop."""
+    """A player of rollouts: a call plays one rollout of a task. `key` names it: with the policy's
+    seed it fixes every random choice. Many are played side by side in one event loop."""
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout's trajectory.
+        """Play a rollout, and return its trajectory.
 
         Its segments are in the order in which the policy read and wrote them. What the policy
         wrote has the author POLICY, with ids, log-probabilities and versions as the engine gave
@@ -39,13 +39,14 @@ class Environment(Protocol):
     """An environment of others, made from the settings of the recipe."""
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Tasks to train on, and at most `heldout` others to test on. Without any, a recipe has to
-        name them (`tasks` or `world`)."""
+        """Return the tasks to train on, and at most `heldout` others to test on. Without any, a
+        recipe has to name them (`tasks` or `world`)."""
         ...
 
     def open(self, dialect: BaseDialect, budget: Limits) -> AbstractAsyncContextManager[Play]:
-        """What plays the rollouts of a stage or an evaluation: entered before the first one, and
-        exited after the last. Servers and processes that all rollouts share belong in here.
+        """Return a context with what plays the rollouts of a stage or an evaluation: entered before
+        the first one, and exited after the last. Servers and processes that all rollouts share
+        belong in here.
 
         `dialect` is bound to the tokenizer of the model, and knows its chat template. Raises
         UserError where something that it needs is missing.
@@ -60,8 +61,8 @@ async def opened(
     budget: Limits,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
 ) -> AsyncIterator[Play]:
-    """The environment's `Play`, whose exceptions end one rollout and not the run. Calls have the
-    costs that `tool_costs` gives their tools."""
+    """Yield the environment's `Play`, whose exceptions end one rollout and not the run. Calls have
+    the costs that `tool_costs` gives their tools."""
     costs = Costs(tool_costs, budget.token_cost)
     async with environment.open(dialect, budget) as play:
 
@@ -79,11 +80,12 @@ async def opened(
 
 
 class EnvironmentDefect(Exception):
-    """An environment did what none may do."""
+    """Failure of an environment that did what none may do."""
 
 
 def reward_of(trajectory: Trajectory, reward: float) -> None:
-    """Keep what the environment gave. Raises EnvironmentDefect for what is no reward."""
+    """Check the reward that the environment gave, and keep it. Raises EnvironmentDefect for what is
+    no reward."""
     if not abs(reward) <= MOST_REWARD:
         raise EnvironmentDefect(f"its reward is {reward:g}, and none is beyond {MOST_REWARD:g}")
     trajectory.rewards[REWARD] = reward

@@ -1,4 +1,4 @@
-"""Whether rollouts speak about their policy, or only about tools and engines that failed.
+"""The health of rollouts: whether they speak of their policy, or only of tools that failed.
 
 Training and evaluation both stop, with the cause, at what would make their numbers meaningless.
 """
@@ -16,7 +16,7 @@ _END = 80  # of these at its end, where the file and the line are
 
 
 def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
-    """Raises UserError with the cause if practically all rollouts of a step raised an exception."""
+    """Raise UserError with the cause if practically all rollouts of a step raised an exception."""
     broken = [t for t in trajectories if t.status is Status.ERROR]
     if broken and len(broken) > MOST_BROKEN * len(trajectories):
         share = "all" if len(broken) == len(trajectories) else f"{len(broken)} of the"
@@ -29,7 +29,7 @@ def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
 
 @dataclass
 class ToolWatch:
-    """Stops reinforcement learning with a tool that practically never answers.
+    """A watch that stops reinforcement learning with a tool that practically never answers.
 
     A step with few calls says little, so they are counted over as many steps as it takes until
     there is a call a rollout, and then judged together. `simulated_too` counts simulated calls as
@@ -43,7 +43,7 @@ class ToolWatch:
     since: int | None = None  # the first step that is counted
 
     def check(self, trajectories: Sequence[Trajectory], number: int) -> None:
-        """Raises UserError if more than `most` of the calls so far failed."""
+        """Raise UserError if more than `most` of the calls so far failed."""
         since = number if self.since is None else self.since
         asked, failed, cause = _calls(trajectories, self.simulated_too)
         self.asked, self.failed, self.since = self.asked + asked, self.failed + failed, since
@@ -54,7 +54,7 @@ class ToolWatch:
         self.asked, self.failed, self.since = 0, 0, None
 
     def state_dict(self) -> dict[str, int | None]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"asked": self.asked, "failed": self.failed, "since": self.since}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
@@ -65,7 +65,8 @@ class ToolWatch:
 
 @dataclass
 class EvaluationWatch:
-    """Stops an evaluation whose score would be that of a tool or an engine that failed."""
+    """A watch that stops an evaluation whose score would be that of a tool or an engine that
+    failed."""
 
     part: str  # the evaluation's name
     questions: int
@@ -73,7 +74,7 @@ class EvaluationWatch:
     spoiled: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Raises UserError as soon as too many questions met a defect or an outage."""
+        """Raise UserError as soon as too many questions met a defect or an outage."""
         cause = broken_by(trajectory)
         if cause is None:
             return
@@ -97,13 +98,14 @@ def broken_by(trajectory: Trajectory) -> str | None:
 
 
 def last_error(trajectories: Sequence[Trajectory]) -> str | None:
-    """Return what ended the last rollout that ended in an exception; None without one."""
+    """Return the error that ended the last rollout that ended in an exception; None without one."""
     errors = [t.error for t in trajectories if t.status is Status.ERROR]
     return _short(errors[-1]) if errors else None
 
 
 def _calls(trajectories: Sequence[Trajectory], simulated_too: bool) -> tuple[int, int, str]:
-    """How many calls were asked, how many of them failed, and why the last one did.
+    """Return the number of calls that were asked, the number of them that failed, and the reason of
+    the last failure.
 
     A malformed call is the policy's failure: its tool was not asked, so it does not count.
     """
@@ -122,7 +124,7 @@ def _judge(asked: int, failed: int, most: float, place: str, cause: str) -> None
 
 
 def _short(cause: str) -> str:
-    """A cause on one line; of a long one the beginning and the end."""
+    """Return a cause on one line; a long one is cut to its beginning and end."""
     line = " ".join(cause.split()).rstrip(".")
     if len(line) <= CAUSE_CHARACTERS:
         return line

@@ -24,8 +24,8 @@ __all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts", "tool_f
 async def rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str, simulator: Simulator | None = None
 ) -> Trajectory:
-    """Let the policy think, act and answer until it answers, gives up or runs out of budget, where
-    it may be made to answer (`ending.py`).
+    """Run a rollout: let the policy think, act and answer until it answers, gives up or runs out of
+    budget, where it may be made to answer (`ending.py`).
 
     Args:
         task: the question.
@@ -101,7 +101,8 @@ async def _act_and_answer(conversation: Conversation) -> None:
 
 
 async def _until_spent(conversation: Conversation) -> bool:
-    """Let the policy go on until it has ended the rollout itself; True where its budget has."""
+    """Let the policy go on until it has ended the rollout itself. Returns True where its budget has
+    ended it."""
     dialect, trajectory = conversation.episode.dialect, conversation.trajectory
     while await conversation.write(dialect.stop) is not StopReason.LENGTH:
         move = dialect.parse(turns_of(chains(trajectory)[-1]))

@@ -1,4 +1,4 @@
-"""Who writes observations in place of the tools: a model of one's own, or a remote one."""
+"""The writers of observations in place of the tools: a model of one's own, or a remote one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ result 2: "Title"
 
 @dataclass(frozen=True)
 class PolicySimulator:
-    """A model writes the search results itself: the policy (AutoCoA's RL-1, arXiv 2503.06580,
-    section 3.3), or one with weights of its own.
+    """A simulator whose model writes the search results itself: the policy (AutoCoA's RL-1, arXiv
+    2503.06580, section 3.3), or one with weights of its own.
 
     The dialect's frame is given; what stands between is sampled and kept, id for id, under the
     author SIMULATOR, so that it is never trained on as the policy's own.
@@ -80,15 +80,16 @@ class PolicySimulator:
 
 
 def _end_of_text(dialect: Dialect, closing: str) -> str:
-    """The part of what follows an observation that a model writes to end it: its first tag, or
-    where no tag follows, all but the space around it."""
+    """Return the part of what follows an observation that a model writes to end it: its first tag,
+    or where no tag follows, all but the space around it."""
     tags = [tag for tag in dialect.tags if tag in closing]
     return min(tags, key=closing.index) if tags else closing.strip() or closing
 
 
 @dataclass(frozen=True)
 class ChatSimulator:
-    """A remote chat model plays the search engine; it is shown the query and nothing else.
+    """A simulator whose remote chat model plays the search engine; it is shown the query and
+    nothing else.
 
     What it writes enters as plain text, as a tool's does, and its failures are told to the policy
     as a tool's are.
@@ -136,4 +137,4 @@ class ChatSimulator:
         return call
 
     def release(self, session: str) -> None:
-        """It keeps nothing of a session."""
+        """Do nothing: the simulator keeps nothing of a session."""

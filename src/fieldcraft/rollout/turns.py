@@ -56,17 +56,17 @@ class Policy:
         return await self.engine.generate(context(trajectory), sampling, session)
 
     def sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> Sampling:
-        """How it samples a turn."""
+        """Return the settings with which it samples a turn."""
         return Sampling(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Of what is sampled next in a trajectory."""
+    """Return the seed of what is sampled next in a trajectory."""
     return seed_at(seed, key, len(trajectory.segments))
 
 
 def seed_at(seed: int, key: str, number: int) -> int:
-    """Of a place in a rollout: 48 bits that no other place shares."""
+    """Return the seed of a place in a rollout: 48 bits that no other place shares."""
     place = f"{seed}:{key}:{number}"
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
 
@@ -95,7 +95,7 @@ async def write_turn(
 
 
 class Simulator(Protocol):
-    """Writes observations in place of the tools."""
+    """A writer of observations in place of the tools."""
 
     async def observe(
         self,
@@ -177,7 +177,7 @@ class Conversation:
         self.trajectory.calls += others
 
     def _meant(self, calls: Calls) -> Calls:
-        """The calls by the tools' own names."""
+        """Return the calls by the tools' own names."""
         names = Names(self.trajectory.task, self.episode.schemas)
         return tuple(map(names.meant, calls))
 
@@ -190,7 +190,7 @@ class Conversation:
 
     @property
     def is_full(self) -> bool:
-        """Whether the chain is to be folded before the policy goes on."""
+        """Return whether the chain is to be folded before the policy goes on."""
         fold = self.episode.budget.fold
         return (
             fold is not None
@@ -199,8 +199,8 @@ class Conversation:
         )
 
     async def fold(self) -> bool:
-        """End the chain with a summary and begin the next one. False where the policy writes none:
-        then the trajectory is over, with the answer if it wrote that."""
+        """End the chain with a summary and begin the next one. Returns False where the policy
+        writes none: then the trajectory is over, with the answer if it wrote that."""
         dialect, trajectory = self.episode.dialect, self.trajectory
         ids, text = folding.encode_request(dialect), folding.request(dialect)
         trajectory.segments.append(Segment(Author.PROMPT, ids, text))
@@ -237,7 +237,8 @@ async def converse(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """The trajectory that `play` leaves, which begins after the prompt with the task's question.
+    """Hold a conversation in which `play` begins after the prompt with the task's question, and
+    return the trajectory that it leaves.
 
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
@@ -253,7 +254,8 @@ async def continue_conversation(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """The same for a trajectory that has begun; one without segments begins with its prompt."""
+    """Hold a conversation in a trajectory that has begun; one without segments begins with its
+    prompt."""
     try:
         await _continue(trajectory, policy, env, key, play, simulator)
     finally:
@@ -290,8 +292,8 @@ async def _continue(
 
 @asynccontextmanager
 async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
-    """A session of the engine's in which the trajectory grows; a defect in it ends it there. The
-    call of a tool that raised is its last one."""
+    """Yield a session of the engine's in which the trajectory grows; a defect in it ends it there.
+    The call of a tool that raised is its last one."""
     session = f"{key}#{next(_sessions)}"
     start = time.perf_counter()
     try:

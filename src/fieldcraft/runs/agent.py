@@ -57,10 +57,10 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
@@ -170,7 +170,7 @@ class Agent:
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with self._file_of(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)})
+            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
@@ -178,7 +178,7 @@ class Agent:
 
     @contextmanager
     def _file_of(self, tasks: Any, folder: Path) -> Iterator[Path]:
-        """The file of the questions to train on."""
+        """Yield the file of the questions to train on."""
         if isinstance(tasks, str | Path):
             yield at_home(Path(tasks))
             return
@@ -186,7 +186,7 @@ class Agent:
             yield file
 
     def _questions(self, tasks: Any, max_left_out: float) -> Questions:
-        """Questions that a program gives; what is left out of them is printed."""
+        """Return the questions that a program gives. Those that are left out are printed."""
         read, file = read_given(tasks, max_left_out)
         tell = TerminalSink(CleanConsole())
         for line in read.remarks(file or GIVEN):
@@ -198,7 +198,7 @@ class Agent:
     def with_options(
         self, dialect: str | None, index: Path | None, url: str | None, device: str | None = None
     ) -> Agent:
-        """The same agent with what the user wishes to be different. Raises UserError for two
+        """Return the same agent with what the user wishes to be different. Raises UserError for two
         searches at once, for a folder without an index, and for a url with a password."""
         require_one_search(index, url)
         refuse_secret("search.url", url)
@@ -213,8 +213,8 @@ class Agent:
         return replace(self, recipe=recipe)
 
     def offering(self, tools: Sequence[str]) -> Agent:
-        """The same agent with other tools, by name, in place of its own; none keeps its own. Raises
-        UserError for a tool that cannot be made, and for a search over nothing."""
+        """Return the same agent with other tools, by name, in place of its own; none keeps its own.
+        Raises UserError for a tool that cannot be made, and for a search over nothing."""
         if SEARCH in tools and self.searches_nothing:
             raise UserError(
                 f"{self.model} has nothing to search: give --index or --search-url, or leave out"
@@ -224,33 +224,34 @@ class Agent:
 
     @property
     def searches_nothing(self) -> bool:
-        """Whether it has neither an index nor a server; then it acts without the tool `search`.
-        Trained with a corpus, it has one."""
+        """Return whether it has neither an index nor a server; then it acts without the tool
+        `search`. Trained with a corpus, it has one."""
         return self.index is None and self.recipe.search.url is None
 
     def with_settings(self, **settings: Any) -> Agent:
-        """The same agent with other keys of its recipe. Raises UserError for a wrong one."""
+        """Return the same agent with other keys of its recipe. Raises UserError for a wrong one."""
         recipe = build_recipe({**dump_recipe(self.recipe), **settings})
         check_names(recipe)
         return replace(self, recipe=recipe)
 
     def overridden(self, overrides: Sequence[str]) -> Agent:
-        """The same agent with other keys of its recipe, as on the command line: engine=vllm. Raises
-        UserError for a wrong one."""
+        """Return the same agent with other keys of its recipe, as on the command line: engine=vllm.
+        Raises UserError for a wrong one."""
         data = dump_recipe(self.recipe)
         for override in overrides:
             apply_override(data, override)
         return self.with_settings(**data)
 
     def sampling(self, **keys: Any) -> Agent:
-        """The same agent with other keys of its evaluation: samples, temperature and the like.
-        Greedy sampling leaves out the limits of its recipe. Raises UserError for wrong ones."""
+        """Return the same agent with other keys of its evaluation: samples, temperature and the
+        like. Greedy sampling leaves out the limits of its recipe. Raises UserError for wrong
+        ones."""
         limits = dict.fromkeys(LIMITS) if keys.get("temperature") == 0 else {}
         before = self.recipe.evaluation.model_dump(mode="json")
         return self.with_settings(evaluation={**before, **limits, **keys}) if keys else self
 
     def decoding(self, emit: Sink) -> Decoding:
-        """How its evaluation samples. Raises UserError as `resolve_sampling` does."""
+        """Return how its evaluation samples. Raises UserError as `resolve_sampling` does."""
         settings = self.recipe.evaluation
         return resolve_sampling(settings, self.model, emit, several=settings.max_samples > 1)
 
@@ -260,11 +261,11 @@ class Agent:
 
     @cached_property
     def engine(self) -> LocalEngine:
-        """Its weights, ready to sample from; loaded once."""
+        """Engine on its weights, ready to sample from; loaded once."""
         return make_local_engine(self.recipe, self._loaded(), load_tokenizer(self.model), None)
 
     def served_by(self, home: Home) -> ServedEngine:
-        """The engine that its recipe names, on its weights; `home` is of the server. Raises
+        """Return the engine of its recipe on its weights; `home` is the server's folder. Raises
         UserError for settings that it does not have, and for one that cannot be served."""
         if self.recipe.engine.name == LOCAL:
             return self.engine
@@ -272,20 +273,20 @@ class Agent:
         return make_served_engine(self.recipe, model, tokenizer, torch.get_num_threads(), home)
 
     def _loaded(self) -> Any:
-        """Its model, in the type in which it was trained."""
+        """Return its model, in the type in which it was trained."""
         return load_model(self.model, self.device, self.recipe.policy_dtype).eval()
 
     @cached_property
     def dialect(self) -> BaseDialect:
-        """Its dialect, bound to its tokenizer; loaded once."""
-        return load_dialect(self.recipe, self.model)
+        """Dialect of the model, bound to its tokenizer; loaded once. A choice is printed."""
+        return announce_dialect(self.recipe, self.model)
 
     async def environment(self) -> ToolEnvironment:
-        """Where it acts; its tools are opened anew, but for the search over an index."""
+        """Return its environment; the tools are opened anew, but for the search over an index."""
         return make_environment(self.recipe, self.dialect, await self._tools())
 
     async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:
-        """The rollout of one question."""
+        """Roll out one question and return its trajectory."""
         async with self.playing(how, seed) as play:
             return await play(task, task.id)
 
@@ -293,8 +294,8 @@ class Agent:
     async def playing(
         self, how: Decoding, seed: int = 0
     ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
-        """What plays the rollout of a task and a key inside the block: with its tools, or in its
-        environment of others."""
+        """Yield a function that plays the rollout of a task and a key inside the block: with its
+        tools, or in its environment of others."""
         policy = Policy(
             engine=self.engine, temperature=how.temperature, truncation=how.truncation, seed=seed
         )
@@ -326,8 +327,8 @@ class Agent:
             )
 
     async def _tools(self) -> list[AnyTool]:
-        """Those of the recipe; without an index or a server there is no search. Raises UserError
-        where a program asked for one."""
+        """Return the tools of the recipe; without an index or a server there is no search. Raises
+        UserError where a program asked for one."""
         recipe, search = self.recipe, None
         if self.searches_nothing:
             if self.told_to_search and recipe.offers_search:
@@ -354,10 +355,10 @@ class Agent:
 def load(
     path: Path | str, *, tools: Tools | None = None, allow: Sequence[str] = (), **settings: Any
 ) -> Agent:
-    """The agent in a run, one of its stages, or a checkpoint folder.
+    """Return the agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder.
+        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
         allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";
@@ -377,8 +378,8 @@ def load(
 
 
 def find_agent(path: Path) -> Agent:
-    """The agent in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model, an exported folder or
-    a bare checkpoint.
+    """Return the agent in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model, an exported
+    folder or a bare checkpoint.
 
     Raises UserError where there is none.
     """
@@ -386,12 +387,12 @@ def find_agent(path: Path) -> Agent:
 
 
 def agent_in(run: RunFolder | None, model: Path) -> Agent:
-    """The agent that a model is: in its run, exported, or bare. Raises ConsentNeeded as
+    """Return the agent that a model is: in its run, exported, or bare. Raises ConsentNeeded as
     `require_trust` does."""
     require_trust(run, model)
     if run is not None:
         recipe = with_files(run.recipe, run.files).as_evaluated
-        return Agent(model, recipe, run.index, make_inputs(run.recipe))
+        return Agent(model, recipe, run.index, knowledge_of(run.recipe, run.knowledge))
     if (exported := read_agent(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)

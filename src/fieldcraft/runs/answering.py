@@ -31,8 +31,8 @@ STATUSES = {End.ANSWERED: Status.ANSWERED, End.CUT: Status.TRUNCATED}
 
 
 async def answering(context: Context, name: str, model: Path) -> Answering:
-    """How a teacher answers: `team` or `lone`. Without a model of its own it is that of the world,
-    and its chains are read by the tokenizer of `model`.
+    """Return how a teacher answers: `team` or `lone`. Without a model of its own it is that of the
+    world, and its chains are read by the tokenizer of `model`.
 
     Raises UserError if there is no such teacher, or its model does not answer.
     """
@@ -75,8 +75,8 @@ def _scripted(context: Context, name: str, model: Path) -> Answering:
 
 
 def _spent_by_seats(task: Task, steps: Sequence[Step], dialect: Dialect) -> Spent:
-    """What the seats of the team of AFM would have read and written. Their prompts are left out,
-    because a small tokenizer would count them too high."""
+    """Return the tokens that the seats of the team of AFM would have read and written. Their
+    prompts are left out, because a small tokenizer would count them too high."""
 
     def tokens(some: Sequence[Step]) -> int:
         return sum(len(dialect.tokenizer.encode(shown(step))) for step in some)
@@ -108,7 +108,8 @@ def _by_models(teacher: Seated | Prompted) -> Answering:
 
 
 def _requests(attempt: Attempt) -> int:
-    """Those of the seats of a team; one agent makes one before each action, and one to answer."""
+    """Return the number of requests: those to the seats of a team; one agent makes one before each
+    action, and one to answer."""
     if attempt.seats:
         return sum(seat.requests for seat in attempt.seats.values())
     actions = sum(isinstance(step, Action) for step in attempt.steps)

@@ -1,4 +1,4 @@
-"""What a program gives to an agent, made into what a run takes; each mistake is a sentence."""
+"""Arguments that a program gives to an agent, made into what a run takes."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def read_given(tasks: object, max_left_out: float = MAX_LEFT_OUT) -> tuple[Quest
 
 @contextmanager
 def questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
-    """The file of questions that are given as objects. It is kept in the run's folder, unless the
-    run is refused before it begins: then nothing is left there.
+    """Yield the file of questions that are given as objects. It is kept in the run's folder, unless
+    the run is refused before it begins: then nothing is left there.
 
     Raises UserError if the run in that folder is about other questions.
     """
@@ -111,7 +111,7 @@ def questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
 
 
 def _remove(file: Path, folder: Path, keep_folder: bool) -> None:
-    """Undo what was written before a run was refused; nothing else can be in the folder."""
+    """Remove what was written before a run was refused; nothing else can be in the folder."""
     for path in (file, draft_of(file)):
         path.unlink(missing_ok=True)
     if not keep_folder and folder.exists():

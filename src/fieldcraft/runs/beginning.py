@@ -48,7 +48,7 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
 
 
 def refuse_other_run(path: Path, recipe: Recipe) -> None:
-    """Raises UserError for a folder in which a run of these settings can neither begin nor be
+    """Raise UserError for a folder in which a run of these settings can neither begin nor be
     resumed."""
     refuse_other(path)
     manifest = path / "recipe.json"
@@ -64,8 +64,8 @@ def refuse_other_run(path: Path, recipe: Recipe) -> None:
 
 
 def refuse_other(path: Path) -> None:
-    """Raises UserError for a folder that holds something else than a run, and for a place where
-    none can be written."""
+    """Raise UserError for a folder that holds something else than a run, and for a place where none
+    can be written."""
     if not path.exists():
         refuse_unwritable(path)
     elif not (path / "recipe.json").exists() and (
@@ -75,12 +75,12 @@ def refuse_other(path: Path) -> None:
 
 
 def _before(path: Path) -> tuple[Path, Path]:
-    """What a folder may hold before a run begins in it."""
+    """Return the paths that a folder may hold before a run begins in it."""
     return draft_of(path / "recipe.json"), RunFolder.questions_in(path)
 
 
 def _bound(settings: Any, place: tuple[str, ...] = ()) -> Any:
-    """The settings that a run cannot change any more."""
+    """Return the settings that a run cannot change any more."""
     if not isinstance(settings, dict):
         return settings
     return {
@@ -97,7 +97,7 @@ def _fits(place: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _difference(found: Any, wanted: Any, place: str = "") -> str:
-    """The first key in which two recipes differ."""
+    """Return the first key in which two recipes differ."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in dict.fromkeys([*found, *wanted]):
             if found.get(key) != wanted.get(key):

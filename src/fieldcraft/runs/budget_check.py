@@ -1,4 +1,4 @@
-"""What is wrong with the budgets of a recipe: rollouts that do not fit."""
+"""Checks of the budgets of a recipe: rollouts that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldcraft.runs.setup import Setup
 
 
 def budgets(recipe: Recipe) -> Mapping[str, Limits]:
-    """All budgets of a recipe that differ, by the keys that name them."""
+    """Return all budgets of a recipe that differ, by the keys that name them."""
     found = {"budget": recipe.budget}
     if (evaluated := recipe.as_evaluated.budget) != recipe.budget:
         found["evaluation.budget"] = evaluated
@@ -26,7 +26,8 @@ def budgets(recipe: Recipe) -> Mapping[str, Limits]:
 
 
 def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """The model must be able to read a whole rollout, and a rollout to hold more than a prompt."""
+    """Check that the model can read a whole rollout, and that a rollout holds more than a
+    prompt."""
     yield from position_problems(setup)
     longest = max(setup.tasks, key=lambda task: len(task.question))
     prompt = len(setup.dialect.prompt(longest.question, Names(longest, setup.schemas).schemas))
@@ -48,7 +49,8 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def position_problems(setup: Setup) -> Iterator[str]:
-    """A rollout must fit into the positions of the model, and into a session of the engine."""
+    """Check that a rollout fits into the positions of the model, and into a session of the
+    engine."""
     bound, limit = positions(setup.config), length_limit(setup.config)
     why = ", beyond which its rotary embeddings change for all texts" if bound == limit else ""
     session = setup.recipe.engine.settings.get("max_len")

@@ -33,6 +33,7 @@ from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.tools.named import as_chosen, make_tool, server_tools_as_chosen
 from fieldcraft.tools.python.tool import Programs
 from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.failing import FailingSearch
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
@@ -46,7 +47,8 @@ RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or withou
 
 
 async def open_search(recipe: Recipe, index: Path) -> Tool:
-    """The search tool of a recipe: its server, which must answer now, or the index in a folder."""
+    """Return the search tool of a recipe: its server, which must answer now, or the index in a
+    folder."""
     settings = recipe.search
     if settings.url is None:
         return SearchTool(SearchIndex.load(index), settings.topk)
@@ -63,8 +65,8 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
 
 
 def with_files(recipe: Recipe, folder: Path) -> Recipe:
-    """A recipe whose programs find the files of a world beside them, if the world has any and the
-    recipe names no others."""
+    """Return a recipe whose programs find the files of a world beside them. It stays as it is if
+    the world has none, or the recipe names others."""
     if not folder.exists():
         return recipe
     tools = tuple(
@@ -77,7 +79,7 @@ def with_files(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def make_verifier(name: str, judge: Judge | None) -> Verifier:
-    """The verifier of a name; `judge` asks the model of the recipe's judge."""
+    """Return the verifier of a name; `judge` asks the model of the recipe's judge."""
     found = find(Kind.VERIFIER, name)
     if found is not AskedModel:
         return cast(Verifier, found)
@@ -86,7 +88,7 @@ def make_verifier(name: str, judge: Judge | None) -> Verifier:
 
 
 async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
-    """The judge of a recipe, whose endpoint must answer now; None where it names none."""
+    """Return the judge of a recipe, whose endpoint must answer now; None where it names none."""
     if settings.url is None or settings.model is None:
         return None
     endpoint = Endpoint(url=settings.url, model=settings.model, api_key_env=settings.api_key_env)
@@ -99,7 +101,7 @@ async def open_tools(
     search: Tool | None = None,
     others: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """Every tool of a recipe, in its order; `search` and `others` are open already. Raises
+    """Return every tool of a recipe, in its order; `search` and `others` are open already. Raises
     UserError for one that cannot be made."""
     if search is None and recipe.offers_search:
         search = await open_search(recipe, index)
@@ -107,7 +109,8 @@ async def open_tools(
 
 
 def closed_tools(recipe: Recipe) -> list[AnyTool]:
-    """The same for prompts: the search finds nothing, and needs neither an index nor a server."""
+    """Return the same for prompts: the search finds nothing, and needs neither an index nor a
+    server."""
     return run_async(_make_tools(recipe, search_function(_nothing), NO_SITES))
 
 
@@ -117,15 +120,16 @@ async def _make_tools(
     sites: Sites,
     others: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """The tools of a recipe, with `search` where it names that and `others` by their names, and web
-    sites in this process."""
+    """Return the tools of a recipe, with `search` where it names that and `others` by their names,
+    and web sites in this process."""
     made: list[AnyTool] = []
     for choice in recipe.tools:
         if choice.name == MCP:
             made += await server_tools(recipe, choice)
             continue
         if choice.name == SEARCH and search is not None:
-            tool: AnyTool = search
+            share = recipe.search.failures
+            tool: AnyTool = FailingSearch(search, share) if share else search
         elif choice.name in others:
             tool = others[choice.name]
         else:
@@ -135,14 +139,14 @@ async def _make_tools(
 
 
 async def server_tools(recipe: Recipe, choice: ToolChoice) -> list[AnyTool]:
-    """The tools of an MCP server. Raises UserError if it cannot be used."""
+    """Return the tools of an MCP server. Raises UserError if it cannot be used."""
     server = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), choice.settings, {})
     return server_tools_as_chosen(await server.tools(recipe.budget.call_seconds), choice)
 
 
 @lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
 def _sites(world: World | None, seed: int) -> Sites:
-    """The web site of a recipe's world, if that has an address."""
+    """Return the web site of a recipe's world, if that has an address."""
     return NO_SITES if world is None else open_site(make_world(world.name, world.settings, seed))
 
 
@@ -151,12 +155,12 @@ async def _nothing(query: str) -> list[Passage]:
 
 
 def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
-    """The environment of a recipe with the given tools."""
+    """Return the environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, recipe.budget)
 
 
 def make_environment_of_others(recipe: Recipe) -> Environment | None:
-    """The environment of others that a recipe names, None where that acts with tools. Raises
+    """Return the environment of others that a recipe names, None where that acts with tools. Raises
     UserError for wrong settings, and for something that is no environment."""
     choice = recipe.environment
     if not choice.of_others:
@@ -175,9 +179,9 @@ def make_environment_of_others(recipe: Recipe) -> Environment | None:
 
 
 def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
-    """The reward that says which answers are right: one of those that are there already, such as an
-    open judge, or made here. Raises UserError as `make_reward`, and for a judge that is not there.
-    """
+    """Return the reward that tells which answers are right: one of those that are there already,
+    such as an open judge, or one made here. Raises UserError as `make_reward`, and for a judge that
+    is not there."""
     made = {reward.name: reward for reward in there if reward is not None}
     offered, seconds = {"runner": make_runner(recipe)}, recipe.budget.reward_seconds
     if recipe.correct == AUTO:
@@ -191,8 +195,8 @@ def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
 
 
 async def open_correct(recipe: Recipe) -> Reward:
-    """The same for an agent outside of a run. Where its recipe has a judge that may grade, this one
-    must answer now."""
+    """Open the same for an agent outside of a run. Where its recipe has a judge that may grade,
+    this one must answer now."""
     grades = recipe.correct in (AUTO, JUDGE)
     return make_correct(recipe, await open_judge(recipe.judge, None) if grades else None)
 
@@ -200,26 +204,27 @@ async def open_correct(recipe: Recipe) -> Reward:
 def _grader(
     made: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
 ) -> Reward | None:
-    """One of `made`, or a reward that is made here; None for a judge that is not there."""
+    """Return one of `made`, or a reward that is made here; None for a judge that is not there."""
     if name in made or name == JUDGE:
         return made.get(name)
     return _within(seconds, name, make_reward(name, {}, offered))
 
 
 def _within(seconds: float, name: str, reward: Reward) -> Reward:
-    """A reward of the user's within a limit of time; built-in ones have their own where needed."""
+    """Return a reward of the user's within a limit of time; built-in ones have their own where
+    needed."""
     return reward if name in BUILT_IN[Kind.REWARD] else limited(reward, seconds)
 
 
 def make_runner(recipe: Recipe) -> Programs:
-    """What runs programs to grade them, with the isolation that the recipe's own tool has."""
+    """Return a runner of programs that are graded, with the isolation of the recipe's own tool."""
     tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON]
     return Programs(tools[0].get("waive", ()) if tools else ())
 
 
 def _named(weights: Mapping[str, float], correct: str) -> dict[str, float]:
-    """The weights with `correct` by the name of the reward that it stands for. Raises UserError
-    where they have that one, too."""
+    """Return the weights with `correct` by the name of the reward that it stands for. Raises
+    UserError where they have that one, too."""
     named = {correct if name == CORRECT else name: weight for name, weight in weights.items()}
     if len(named) < len(weights):
         raise UserError(f"rewards has '{CORRECT}' and '{correct}', which are the same: remove one.")
@@ -227,7 +232,7 @@ def _named(weights: Mapping[str, float], correct: str) -> dict[str, float]:
 
 
 def most_cost(budget: Limits, call_cost: float) -> float:
-    """Cost of a rollout that spends its whole budget: OTC's usual c."""
+    """Return the cost of a rollout that spends its whole budget: OTC's usual c."""
     return budget.max_calls * call_cost + budget.token_cost * budget.total_tokens / 1000
 
 
@@ -239,10 +244,10 @@ def make_rubric(
     runner: Programs | None = None,
     call_cost: float = DEFAULT_COST,
 ) -> Rubric:
-    """The rewards of a stage. Those without a weight are recorded where they cost nothing, and so
-    are `correct`, the one that says which answers are right, and what OTC prices. `call_cost` is
-    the most that one call costs. Raises UserError for a stage that rewards or prices `correct`
-    twice or prices what costs nothing, and as `make_reward`."""
+    """Return the rewards of a stage. Those without a weight are recorded where they cost nothing.
+    So are `correct`, which tells which answers are right, and what OTC prices. `call_cost` is the
+    most that one call costs. Raises UserError for a stage that rewards or prices `correct` twice or
+    prices what costs nothing, and as `make_reward`."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge

@@ -1,4 +1,4 @@
-"""What would go wrong with a recipe, found before anything is trained.
+"""Checks of all that would go wrong with a recipe, before anything is trained.
 
 Some of it would stop a run loudly, though perhaps only hours later; the rest would let it
 continue and learn nothing. Nothing is written but a temporary folder.
@@ -135,8 +135,8 @@ def check_recipe(
 def show_examples(
     setup: Setup, dialect: Dialect | None, examine: Callable[[DataOfRun], None], notes: list[str]
 ) -> Iterator[str]:
-    """Have the data examined by whoever wants to. Other than in the checks, programs are run and a
-    judge is asked."""
+    """Let `examine` look at the data. Other than in the checks, programs are run and a judge is
+    asked."""
     recipe, inputs = setup.recipe, make_inputs(setup.recipe).reduced()
     inputs.correct = make_correct(recipe, run_async(open_judge(recipe.judge, cache=None)))
     examine(DataOfRun(recipe, inputs, inputs.correct, setup.schemas, dialect))
@@ -145,8 +145,8 @@ def show_examples(
 
 
 def refuse_unsound(recipe: Recipe) -> None:
-    """Before a run begins, and so before its folder is made: its files and settings. What is only
-    estimated refuses no run. Raises Unsound, a UserError, with all problems."""
+    """Check the files and settings of a run before it begins, and so before its folder is made.
+    What is only estimated refuses no run. Raises Unsound, a UserError, with all problems."""
     found: list[str] = []
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def refuse_unsound(recipe: Recipe) -> None:
 
 
 class Unsound(UserError):
-    """What is wrong with a recipe, a sentence each; the message is the first."""
+    """All that is wrong with a recipe, a sentence each; the message is the first."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(problems[0])
@@ -169,8 +169,9 @@ class Unsound(UserError):
 
 
 def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Questions are asked with tools that the recipe has."""
-    notes.append(setup.dialect.name)
+    """Check that questions are asked with tools that the recipe has."""
+    name, why = setup.chosen.name, setup.chosen.why
+    notes.append(f"{name}, because {why} (dialect=)" if why else name)
     names = {schema["function"]["name"] for schema in setup.schemas}
     unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
     for identity, tools in filter(itemgetter(1), unknown):
@@ -182,7 +183,7 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Every task must have what it is graded by, and who grades it must be there. A gold answer,
+    """Check that every task has what it is graded by, and that its grader is there. A gold answer,
     written as a policy writes it and read back, must score 1."""
     graders = [recorded_as(setup.recipe.correct, task) for task in setup.tasks]
     counts = Counter(graders)
@@ -213,7 +214,8 @@ def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def _can_be_graded(task: Task, grader: str) -> bool:
-    """Whether a task has what a reward grades by; of the user's own rewards nothing is known."""
+    """Return whether a task has what a reward grades by; of the user's own rewards nothing is
+    known."""
     if grader in GRADES_BY:
         return GRADES_BY[grader] in task.meta
     return bool(task.answers) or grader == JUDGE or grader not in BUILT_IN[Kind.REWARD]
@@ -226,7 +228,7 @@ def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
 
 
 def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """An environment of others must open, and a rollout fit into the model."""
+    """Check that an environment of others opens, and that a rollout fits into the model."""
     recipe = setup.recipe
     yield from position_problems(setup)
     environment = make_environment_of_others(recipe)
@@ -240,7 +242,7 @@ def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every workflow must be there, and so must what it calls."""
+    """Check that every workflow is there, and so is what it calls."""
     for name in recipe.evaluation.workflows:
         find_workflow(name)
         if name in SEARCHING and not recipe.offers_search:
@@ -257,7 +259,7 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
-    """Every rule must be there, with the files that its settings name."""
+    """Check that every rule is there, with the files that its settings name."""
     refuse_bad_filters(filters)
     notes.append(", ".join(filters))
     yield from ()
@@ -267,7 +269,8 @@ def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
 
 
 def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
-    """What the stage's type finds in its first examples, and whether its remote models answer."""
+    """Check a stage: that its remote models answer, and what its type finds in its first
+    examples."""
     for endpoint in stage.endpoints:
         run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
@@ -279,8 +282,8 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
 
 @dataclass(frozen=True)
 class FirstExamples:
-    """`train.stages.base.Data` for a look: a world makes only the first examples of a data set, of
-    the user's files all are read."""
+    """Examples (`train.stages.base.Data`) for a look: a world makes only the first examples of a
+    data set, of the user's files all are read."""
 
     setup: Setup
     notes: list[str]

@@ -1,4 +1,4 @@
-"""What a model knows: the share of right answers without tools, measured once in a run.
+"""Closed-book rates: the share of right answers without tools, measured once in a run.
 
 OTC (arXiv 2504.14870) asks whether a model calls a tool for what it can answer by itself. A world
 knows what its models were taught. Of other questions a run finds it out: before anything reads
@@ -55,8 +55,8 @@ def _asked(context: Context) -> dict[str, Sequence[Task]]:
 
 
 def closed_book_report(context: Context) -> dict[str, dict[str, Any]]:
-    """What was measured of the questions of evaluation and of training: how many there are, their
-    mean rate, how many are known by it, and how far it agrees where their source says so."""
+    """Return the measurements of the questions of evaluation and of training: how many there are,
+    their mean rate, how many are known by it, and how far it agrees where their source says so."""
     asked = _asked(context)
     return {who: _summary(with_rates(asked[who], found)) for who, found in context.rates.items()}
 
@@ -80,7 +80,8 @@ def _summary(tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def closed_book_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Whether evaluations will tell known questions from others; what is missing is no mistake."""
+    """Note whether evaluations will tell known questions from others; what is missing is no
+    mistake."""
     recipe, tasks = setup.recipe, setup.inputs.evaluation_tasks()
     silent = sum(task.is_known is None for task in tasks)
     if (settings := recipe.closed_book) is not None:

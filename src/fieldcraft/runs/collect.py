@@ -23,6 +23,7 @@ from fieldcraft.runs.filtering import (
     text_dialect,
     write_filtered,
 )
+from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.teachers import make_teacher
 
@@ -46,6 +47,8 @@ async def _attempts(context: Context) -> dict[str, Any]:
     recipe, settings = context.recipe, context.recipe.collect
     assert settings is not None
     refuse_bad_filters(settings.filters)
+    if recipe.model is not None:
+        await measure_knowledge(context, recipe.model)
     context.write_world()  # for whoever trains on what is collected
     tasks = context.inputs.train_tasks()[: settings.questions]
     ways = tuple(Way) if recipe.teacher.team is None else (Way.COA,)

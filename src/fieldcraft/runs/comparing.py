@@ -79,7 +79,7 @@ def _shown(places: Sequence[Path]) -> list[Shown]:
 
 
 def _find(place: Path) -> tuple[RunFolder, str]:
-    """The run, and the evaluation that is meant."""
+    """Return the run, and the name of the evaluation that is meant."""
     above = place.absolute().parent
     if not (place / "recipe.json").exists() and (above / "recipe.json").exists():
         run, name = find_run(place.parent), place.absolute().name
@@ -97,7 +97,7 @@ def _same_questions(samples: Mapping[str, Sequence[Trajectory]]) -> bool:
 
 
 def _curves(shown: Sequence[Shown]) -> dict[str, list[dict[str, Any]]]:
-    """The metrics of the stages that each model went through."""
+    """Return the metric rows of the stages that each model went through."""
     curves = {
         f"{one.label.removesuffix(one.evaluation)}{stage}": MetricsLog(
             one.run.stage(stage).metrics
@@ -109,7 +109,7 @@ def _curves(shown: Sequence[Shown]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _link(run: RunFolder, page: Path) -> str | None:
-    """The address of a run's own report, from the page."""
+    """Return the address of a run's own report, relative to the page."""
     if not run.report_html.exists():
         return None
     return quote(Path(os.path.relpath(run.report_html, page.parent)).as_posix())

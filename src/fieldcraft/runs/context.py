@@ -1,11 +1,11 @@
-"""What the parts of one run are made from, opened once."""
+"""Parts that one run is made from, opened once."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,11 +42,12 @@ from fieldcraft.runs.build import (
     open_tools,
     with_files,
 )
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.chosen import record_dialect, recorded_dialect
+from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of, make_inputs
 from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
@@ -94,6 +95,11 @@ class Context:
         self.home = Home(self.folder.engine, self.emit)
         self.environment_of_others = make_environment_of_others(self.recipe)
 
+    def know(self, inputs: Inputs) -> None:
+        """Go on with other inputs: those for what the model turned out to know."""
+        self.inputs = inputs
+        inputs.correct = self.correct
+
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
         self.folder.once(self.folder.world.name, self._write_world)
@@ -104,12 +110,12 @@ class Context:
             self.emit(Said(remark))
 
     def evaluation_tasks(self) -> list[Task]:
-        """The questions to test on, with their closed-book rates once these are measured."""
+        """Return the questions to test on, with their closed-book rates once these are measured."""
         return with_rates(self.inputs.evaluation_tasks(), self.rates.get(EVALUATION, {}))
 
     def training_tasks(self) -> Sequence[Task]:
-        """The questions of reinforcement learning: the selected ones, or all of them, also with
-        their closed-book rates."""
+        """Return the questions of reinforcement learning: the selected ones, or all of them, also
+        with their closed-book rates."""
         asked = self.inputs.train_tasks() if self.selected is None else self.selected
         return with_rates(asked, self.rates.get(TRAINING, {}))
 
@@ -140,7 +146,7 @@ class Context:
                 await tool.close()
 
     def first_model(self) -> Path:
-        """The folder of the first model: the user's, or one made here."""
+        """Return the folder of the first model: the user's, or one made here."""
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
@@ -156,8 +162,8 @@ class Context:
         return folder
 
     def use_threads(self, model: Any) -> None:
-        """Threads are measured once a run: with another number a run that is resumed would add up
-        its floats in another order, and end with other numbers."""
+        """Set the number of threads, measured once a run: with another number a run that is resumed
+        would add up its floats in another order, and end with other numbers."""
         file = self.folder.threads
         if not file.exists():
             write_json(file, asdict(fastest_threads(model)))
@@ -167,26 +173,26 @@ class Context:
 
     @cached_property
     def correct(self) -> Reward:
-        """The reward that says which answers are right."""
+        """Reward that tells which answers are right."""
         return make_correct(self.recipe, self.judge)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Of the tools, as a prompt shows them."""
+        """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
     def dialect(self, model: Path) -> BaseDialect:
-        """The recipe's, bound to the tokenizer of a model."""
+        """Return the dialect of the recipe, bound to the tokenizer of a model."""
         return load_dialect(self.recipe, model)
 
     def environment(self, dialect: Dialect) -> ToolEnvironment:
-        """With all tools of the recipe."""
+        """Return an environment with all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
     @asynccontextmanager
     async def play(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play | None]:
-        """What plays rollouts in the recipe's environment of others, within a budget and inside
-        the block; None where the recipe has tools."""
+        """Yield a function that plays rollouts in the recipe's environment of others, within a
+        budget and inside the block; None where the recipe has tools."""
         if self.environment_of_others is None:
             yield None
             return
@@ -195,16 +201,16 @@ class Context:
             yield play
 
     def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:
-        """The recipe's, which samples from a model of this process, or from what `source` has the
-        weights of."""
+        """Return the recipe's engine, which samples from a model of this process, or from the one
+        whose weights `source` has."""
         threads = self.threads.sampling
         return make_engine(
             self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
         )
 
     def new_ranks(self) -> RayRanks | None:
-        """Ranks without any model, None where this process trains. A run has one set of them at a
-        time."""
+        """Start the ranks, without any model; return None where this process trains. A run has one
+        set of them at a time."""
         if self.session is None or not self.session.of("trainer"):
             return None
         ranks = self.home.once("ranks", partial(RayRanks, self.session))
@@ -212,11 +218,13 @@ class Context:
         return ranks
 
     def policy(self, model: Path) -> Any:
-        """A model that the run has trained, or begins with, in the type in which it was trained."""
+        """Return a model that the run has trained, or begins with, in the type in which it was
+        trained."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def versions(self) -> dict[str, Any]:
-        """What a number needs to be compared: software, rules, and the corpus searched."""
+        """Return all that is needed to compare a number: software, rules, and the corpus
+        searched."""
         folder = self.folder.index
         manifest = folder / MANIFEST
         return {
@@ -240,15 +248,23 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     """
     # GPUs are those of the processes that train and sample.
     device = choose_device("cpu" if recipe.cluster.does_all else recipe.device)
-    inputs = make_inputs(recipe)
-    folder = open_run(out, recipe)
-    for remark in inputs.remarks():
+    chosen = recorded_dialect(recipe, out) or choose_dialect(recipe)
+    named = recipe
+    recipe = recipe.model_copy(update={"dialect": chosen.name})
+    make_inputs(recipe)  # before there is a folder: it may be refused
+    folder = replace(open_run(out, named), recipe=recipe)
+    inputs = knowledge_of(recipe, folder.knowledge)
+    for remark in [] if inputs.probes() else inputs.remarks():
         events(Said(remark))
     with folder.alone(), hearing_waits(lambda line: events(Said(line))):
+        if chosen.why:
+            record_dialect(chosen, folder.path)
+        if chosen.why and recipe.collect is None and not recipe.environment.of_others:
+            events(Said(chosen.sentence))
         judge = await open_judge(recipe.judge, folder.judge_replies)
         with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)
-            inputs.correct = context.correct
+            context.know(inputs)
             try:
                 with tracking(folder, events):
                     yield context
@@ -258,7 +274,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
 
 @contextmanager
 def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
-    """The processes of a run, None where it is one."""
+    """Yield the processes of a run, None where it is a single one."""
     if not recipe.cluster.used:
         yield None
         return

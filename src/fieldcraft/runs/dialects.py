@@ -1,37 +1,98 @@
-"""The dialect of a recipe for a model: its tokenizer, its chat template and what ends its turns."""
+"""The dialect of a recipe for a model: its tokenizer, its chat template and what ends its turns.
+
+Where a recipe names no dialect, it follows from the model. That choice is made here alone.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.dialects import BaseDialect, get_dialect, part_problems, round_trip_problems
+from fieldcraft.dialects import (
+    BaseDialect,
+    dialect_class,
+    get_dialect,
+    part_problems,
+    round_trip_problems,
+)
+from fieldcraft.dialects.base import OneToolDialect
+from fieldcraft.dialects.hermes import Hermes
 from fieldcraft.engine.recommended import read_ends
+from fieldcraft.runs.chosen import Chosen
+from fieldcraft.terminal.console import say
 from fieldcraft.train.model import load_config, load_tokenizer
 from fieldcraft.types import UserError
 
 REMEDY = "choose a model whose tokenizer keeps every text, as byte-level ones do"
+TEXT_TAGS = ("autocoa", "torl")  # the dialects of one tool each that a model without tools learns
+
+
+def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
+    """Return the dialect of a recipe, and the reason where the recipe names none.
+
+    A chat template that writes tool calls gives `hermes`, any other one, and a model that has none
+    or is made by the run, a dialect of text tags. Where none of these can call the recipe's tools,
+    or be folded as its budget asks, it is `hermes` with a prompt of its own.
+
+    Args:
+        recipe: the settings.
+        folder: of the model, by default the one that the recipe names.
+
+    Raises UserError for a tokenizer that cannot be read.
+    """
+    if recipe.dialect is not None:
+        return Chosen(name=recipe.dialect)
+    folder = folder or recipe.model
+    if folder is None:
+        return _by_tools(recipe, "the run makes the model, which learns one from nothing")
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.chat_template is None:
+        return _by_tools(recipe, f"{folder} has no chat template")
+    if _writes_calls(recipe, tokenizer, folder):
+        return Chosen(name=Hermes.name, why=f"the chat template of {folder} writes tool calls")
+    return _by_tools(recipe, f"the chat template of {folder} writes no tool calls")
+
+
+def _by_tools(recipe: Recipe, why: str) -> Chosen:
+    """Return the dialect of a model whose template says nothing of calls."""
+    # The tools of a server are not known before it is asked, and may be any.
+    called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
+    for name in TEXT_TAGS:
+        dialect = dialect_class(name)
+        assert issubclass(dialect, OneToolDialect), "each of them has one tool"
+        folds = recipe.budget.fold is None or dialect.own_request is not None
+        if folds and called <= {dialect.tool}:
+            return Chosen(name=name, why=why)
+    lacks = "can be folded" if called <= {"python"} else f"calls {', '.join(sorted(called))}"
+    return Chosen(name=Hermes.name, why=f"{why}, and no dialect of text tags {lacks}")
+
+
+def _writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
+    """Return whether the model's chat template writes calls; faults of its tokenizer are found when
+    the dialect is made."""
+    try:
+        dialect = _bound(Hermes.name, recipe, tokenizer, folder)
+        return isinstance(dialect, Hermes) and dialect.writes_calls
+    except UserError:
+        return False
+
+
+def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:
+    """Return the recipe with the name of its dialect. Raises UserError as `choose_dialect` does."""
+    return recipe.model_copy(update={"dialect": choose_dialect(recipe, folder).name})
 
 
 def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
-    """The dialect of a recipe, bound to the tokenizer of the model in a folder.
+    """Return the dialect of a recipe, bound to the tokenizer of the model in a folder.
 
     Raises UserError for a tokenizer that cannot be read, that has more tokens than the model, that
     the dialect cannot be used with, or that changes texts.
     """
     tokenizer = load_tokenizer(folder)
     _require_tokens(tokenizer, folder)
-    dialect = get_dialect(
-        recipe.dialect,
-        tokenizer,
-        recipe.instruction,
-        template=recipe.template,
-        system=recipe.system,
-        request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
-        ends=read_ends(folder),
-        day=recipe.date,
-    )
+    dialect = _bound(choose_dialect(recipe, folder).name, recipe, tokenizer, folder)
     # Environments of others speak through the chat template alone, which is encoded in parts, too.
     others = recipe.environment.of_others
     if problems := part_problems(dialect.tokenizer) if others else round_trip_problems(dialect):
@@ -42,8 +103,32 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     return dialect
 
 
+def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
+    """Return the dialect as `load_dialect` does, and print a choice: on standard error, because a
+    server may answer on the other. Raises UserError as `load_dialect` does."""
+    chosen = choose_dialect(recipe, folder)
+    dialect = load_dialect(recipe.model_copy(update={"dialect": chosen.name}), folder)
+    if chosen.why:
+        say(chosen.sentence, file=sys.stderr)
+    return dialect
+
+
+def _bound(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDialect:
+    """Return a dialect with what a recipe and the folder of a model say of it."""
+    return get_dialect(
+        name,
+        tokenizer,
+        recipe.instruction,
+        template=recipe.template,
+        system=recipe.system,
+        request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
+        ends=read_ends(folder),
+        day=recipe.date,
+    )
+
+
 def require_any_dialect(folder: Path) -> None:
-    """Raises UserError for a model of which nothing says how it acts, if its tokenizer is one that
+    """Raise UserError for a model of which nothing says how it acts, if its tokenizer is one that
     `load_dialect` refuses for every dialect."""
     tokenizer = load_tokenizer(folder)
     _require_tokens(tokenizer, folder)
@@ -52,7 +137,7 @@ def require_any_dialect(folder: Path) -> None:
 
 
 def _require_tokens(tokenizer: Any, folder: Path) -> None:
-    """Raises UserError for a tokenizer with tokens that the model does not know."""
+    """Raise UserError for a tokenizer with tokens that the model does not know."""
     tokens, known = len(tokenizer), load_config(folder).get_text_config().vocab_size
     if tokens > known:
         raise UserError(

@@ -36,8 +36,8 @@ def make_engine(
     session: Session | None = None,
     source: OnRanks | None = None,
 ) -> PolicyEngine:
-    """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
-    samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
+    """Return the engine of a recipe on a model in this process; `threads` are those of a CPU while
+    it samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
     weights of a model that is not in this process. Raises UserError for settings that the engine
     does not have, or something that is no engine."""
     choice = recipe.engine
@@ -66,8 +66,8 @@ def make_engine(
 def make_local_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
 ) -> LocalEngine:
-    """An engine in this process, whichever the recipe names: for a model that answers a question
-    now and then, or one beside the policy."""
+    """Return an engine in this process, whichever the recipe names: for a model that answers a
+    question now and then, or one beside the policy."""
     settings = recipe.engine.settings if recipe.engine.name == LOCAL else {}
     offered = _offered(recipe, model, tokenizer, threads)
     engine: LocalEngine = make_part(Kind.ENGINE, LOCAL, LocalEngine, settings, offered, ["name"])
@@ -89,8 +89,8 @@ def _offered(
 def make_served_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None, home: Home
 ) -> ServedEngine:
-    """The engine of a recipe, for a served agent. Raises UserError as `make_engine` does, and for
-    one that does not tell its tokens."""
+    """Return the engine of a recipe, for a served agent. Raises UserError as `make_engine` does,
+    and for one that does not tell its tokens."""
     engine: Any = make_engine(recipe, model, tokenizer, threads, home)
     lacks = [part for part in SERVED if part not in dir(engine)]
     if "follow" not in signature(engine.generate).parameters:
@@ -107,8 +107,8 @@ def make_served_engine(
 def engine_problems(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
 ) -> Iterator[str]:
-    """The engine must be there; `model` needs no weights. Nothing is started, but servers that run
-    already must answer. `draft` is a folder for what is written meanwhile."""
+    """Check that the engine is there; `model` needs no weights. Nothing is started, but servers
+    that run already must answer. `draft` is a folder for what is written meanwhile."""
     engine = make_engine(recipe, model, tokenizer, 1, Home(draft))
     if isinstance(engine, VllmEngine):
         run_async(engine.check())

@@ -31,29 +31,29 @@ Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: Context, name: str, model: Path) -> None:
-    """Evaluation with tools; a model that no training has shown one, here or in an earlier run, has
-    none."""
+    """Evaluate a model with tools, or without if no training has shown it one, here or in an
+    earlier run."""
     tools = context.tools if ever_met_tools(context.recipe, name) else []
     await _evaluate(context, name, model, tools, rollout)
 
 
 async def evaluate_workflows(context: Context, model: Path) -> None:
-    """The workflows of the recipe around a model."""
+    """Evaluate the workflows of the recipe around a model."""
     for name in context.recipe.evaluation.workflows:
         workflow = find_workflow(name)
         await _evaluate(context, short(name), model, context.tools, workflow)
 
 
 async def evaluate_teachers(context: Context, model: Path) -> None:
-    """The teachers that the recipe names, on the same questions. Chains of scripted ones are read
-    by the tokenizer of `model`."""
+    """Evaluate the teachers that the recipe names, on the same questions. Chains of scripted ones
+    are read by the tokenizer of `model`."""
     for name in context.recipe.evaluation.teachers:
         if not context.folder.evaluation(name).done:
             await _grade(context, name, await answering(context, name, model))
 
 
 def find_workflow(name: str) -> Workflow:
-    """The workflow of a name. Raises UserError for something that is none."""
+    """Return the workflow of a name. Raises UserError for something that is none."""
     found = find(Kind.WORKFLOW, name)
     if not inspect.iscoroutinefunction(found) or not _takes_four(found):
         raise UserError(
@@ -110,7 +110,7 @@ async def _evaluate(
 def playing(
     play: Play | None, env: ToolEnvironment, policy: Policy, run: Workflow = rollout
 ) -> Callable[[Task, str], Awaitable[Trajectory]]:
-    """What plays the rollout of a task and a key: `play`, or `run` with tools."""
+    """Return a function that plays the rollout of a task and a key: `play`, or `run` with tools."""
     if play is not None:
         return lambda task, key: play(task, policy, key)
     return lambda task, key: run(task, policy, env, key)

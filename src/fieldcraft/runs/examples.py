@@ -44,8 +44,8 @@ class DataOfRun:
         return [task for pair in both for task in pair if task is not None]
 
     def take(self, count: int) -> Examples:
-        """`count` questions, of training and of evaluations, and as many demonstrations of each
-        data set. Raises UserError for a data set that is unknown."""
+        """Return `count` questions, of training and of evaluations, and as many demonstrations of
+        each data set. Raises UserError for a data set that is unknown."""
         tokenizer = None if self.dialect is None else self.dialect.tokenizer
         questions = run_async(self._questions(count))
         return Examples(questions, list(self._demonstrations(count)), tokenizer)
@@ -64,7 +64,7 @@ class DataOfRun:
         return QuestionExample(task, prompt, recorded_as(self.recipe.correct, task), scores)
 
     def _answers(self, task: Task) -> list[str]:
-        """A right answer, if one is known, and a wrong one: that of another question."""
+        """Return a right answer, if one is known, and a wrong one: that of another question."""
         others = (gold for other in self._tasks for gold in other.answers[:1])
         wrong = next((gold for gold in others if gold not in task.answers), UNKNOWING)
         return [*task.answers[:1], wrong]
@@ -112,7 +112,8 @@ class DataOfRun:
 
 
 def read_back(dialect: Dialect, answer: str) -> str | None:
-    """An answer as it is read from the text in which a policy gives it; None where it is lost."""
+    """Return an answer as it is read from the text in which a policy gives it; None where it is
+    lost."""
     written = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.write_answer(answer)))
     read = dialect.parse([written])
     return read.text if isinstance(read, Answer) else None

@@ -7,11 +7,11 @@ from typing import Any
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.writing import add_end
+from fieldcraft.hub.converted import ADAPTER
 from fieldcraft.recipes.exported import exported_met_tools, read_agent, write_agent
-from fieldcraft.recipes.hub import ADAPTER
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
-from fieldcraft.runs.dialects import load_dialect, require_any_dialect
+from fieldcraft.runs.dialects import load_dialect, require_any_dialect, with_dialect
 from fieldcraft.runs.folder import RunFolder, find_model, find_part
 from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.tool_training import ever_met_tools
@@ -32,11 +32,12 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     run, folder = part or find_model(path)
     agent = agent_in(run, folder)
     tokens = folder if part is None else part[0].model("start")
+    recipe = with_dialect(agent.recipe, tokens)
     tokenizer = load_tokenizer(tokens)
     model, said = (load_model(folder, CPU, dtype), None) if part is None else _whole(*part)
     model = model.to(torch_type(dtype))
     acts = run is not None or read_agent(folder) is not None
-    dialect = load_dialect(agent.recipe, tokens) if acts else None
+    dialect = load_dialect(recipe, tokens) if acts else None
     if dialect is None:
         require_any_dialect(tokens)
     stage = folder.absolute().parent.name
@@ -45,13 +46,14 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
         save_model(draft, model, tokenizer, said=said)
         if dialect is not None:
             add_end(draft, dialect.end.token)
-        write_agent(draft, agent.recipe, agent.index, met_tools=met_tools)
-        write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
+        write_agent(draft, recipe, agent.index, met_tools=met_tools)
+        write_card(draft, Exported(out.name, recipe, tokenizer, dialect, run, stage))
 
 
 def _whole(run: RunFolder, part: Path) -> tuple[Any, ProbeResult]:
-    """The model of a checkpoint in shards or of an adapter, which is merged, and what the policy
-    said before. The weights below an adapter are rounded as they were in training."""
+    """Return the model of a checkpoint in shards or of an adapter, which is merged, and the record
+    of what the policy said before. The weights below an adapter are rounded as they were in
+    training."""
     start, lora, dtype = run.model("start"), run.recipe.lora, run.recipe.dtype
     if (part / ADAPTER).exists():
         model, adapter = load_policy(start, dtype, lora, adapter=part)

@@ -65,7 +65,7 @@ class FileInputs(Inputs):
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Imported demonstrations whose answers are right by the verdict of the run, in its
+        """Return imported demonstrations whose answers are right by the verdict of the run, in its
         dialect. What nothing can grade is trusted only where the recipe says so."""
         self._require(data)
         kept, reasons = self.usable_demonstrations(dialect, tools)
@@ -108,7 +108,8 @@ class FileInputs(Inputs):
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
-        """Demonstrations to train on, and how many others were left out for which reason."""
+        """Return the demonstrations to train on, and how many others were left out, by the
+        reason."""
         assert self.recipe.demonstrations is not None
         read, unread, tasks = self._read()
         kept, unused = self._usable(read, dialect, tools)
@@ -120,8 +121,8 @@ class FileInputs(Inputs):
         return kept, reasons
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str], list[Task]]:
-        """Demonstrations of questions that no evaluation asks, why others are left out, and the
-        questions of both."""
+        """Return the demonstrations of questions that no evaluation asks, the reasons for which
+        others are left out, and the questions of both."""
         assert self.recipe.demonstrations is not None
         read, reasons = read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
         kept = [each for each in read if each[0] not in self.questions.asked]
@@ -157,8 +158,8 @@ class FileInputs(Inputs):
         return kept, reasons + agreed(path, refused, len(read), most)
 
     def _graded(self, read: Sequence[tuple[Task, Sequence[Step]]]) -> list[bool | None]:
-        """The verdict on each demonstration. A run reads a file more than once, and a judge or a
-        sandbox takes its time, so the verdicts are kept."""
+        """Return the verdict on each demonstration. A run reads a file more than once, and a judge
+        or a sandbox takes its time, so the verdicts are kept."""
         keys = [hash_of(f"{task} {steps}") for task, steps in read]
         new = {key: each for key, each in zip(keys, read, strict=True) if key not in self._verdicts}
         if new:
@@ -173,7 +174,7 @@ class FileInputs(Inputs):
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
-        """Pairs of the user's file, in the run's dialect."""
+        """Return the pairs of the user's file, in the run's dialect."""
         if data != PAIRS or self.recipe.pairs is None:
             raise UserError(
                 f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
@@ -185,8 +186,9 @@ class FileInputs(Inputs):
     def usable_pairs(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
-        """Pairs to train on, and how many others were left out for which reason. By the verdict of
-        the run an answer that is chosen must be right, and one that is rejected wrong."""
+        """Return the pairs to train on, and how many others were left out, by the reason. By the
+        verdict of the run an answer that is chosen must be right, and one that is rejected wrong.
+        """
         assert self.recipe.pairs is not None
         kept: list[TrajectoryPair] = []
         read, reasons = read_pairs(self.recipe.pairs, self.recipe.max_left_out)
@@ -234,15 +236,15 @@ class FileInputs(Inputs):
 
 
 def _reads_model(recipe: Recipe) -> bool:
-    """Tell if a run needs a model to start from."""
+    """Return whether a run needs a model to start from."""
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
     return recipe.select is not None and bool(recipe.select.reads)
 
 
 def calls_of_others(shown: Sequence[tuple[Task, Sequence[Step]]], tools: Schemas) -> list[str]:
-    """A note on demonstrations that call tools which no prompt of the run shows: a model learns to
-    call what it was never told of."""
+    """Return a note on demonstrations that call tools which no prompt of the run shows: a model
+    learns to call what it was never told of."""
     offered = {tool["function"]["name"] for tool in tools}
     called = [{step.tool for step in steps if isinstance(step, Action)} for _, steps in shown]
     others = [min(names - offered) for names in called if names - offered]
@@ -255,7 +257,8 @@ def calls_of_others(shown: Sequence[tuple[Task, Sequence[Step]]], tools: Schemas
 
 
 def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
-    """The examples that can be used. Raises UserError with the reasons if there are none."""
+    """Return `kept`, the examples that can be used. Raises UserError with the reasons if there are
+    none."""
     if not kept:
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         if reasons[ASKED] > reasons.total() / 2:

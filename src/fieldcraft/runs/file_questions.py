@@ -54,11 +54,11 @@ class FileQuestions:
 
     @cached_property
     def asked(self) -> EvaluationQuestions:
-        """The same, to be found among others."""
+        """Questions of the evaluations, to be found among others."""
         return EvaluationQuestions(self.test)
 
     def remarks(self) -> list[str]:
-        """What is not as the recipe asks, a sentence each."""
+        """Return the differences from what the recipe asks, a sentence each."""
         found = [line for path, read in self._found.items() for line in read.remarks(path)]
         found += self._remarks_on_sizes()
         files = {path: read for path, read in self._read.items() if read}
@@ -94,19 +94,19 @@ class FileQuestions:
 
     @cached_property
     def _found(self) -> dict[Path, Questions]:
-        """What was found in every file."""
+        """Questions found in every file, with those that are left out."""
         tasks = () if self.recipe.tasks is None else (self.recipe.tasks,)
         files = dict.fromkeys([*tasks, *self._files.values()])
         return {path: read_questions(path, self.recipe.max_left_out) for path in files}
 
     @cached_property
     def _read(self) -> dict[Path, list[Task]]:
-        """The questions of every file."""
+        """Questions of every file."""
         return {path: list(found.tasks) for path, found in self._found.items()}
 
     @cached_property
     def _shuffled(self) -> list[Task]:
-        """Those of `tasks`, of which the last ones are held out."""
+        """Questions of `tasks`, shuffled; the last ones are held out."""
         if self.recipe.tasks is None:
             return []
         tasks = list(self._read[self.recipe.tasks])
@@ -117,7 +117,7 @@ class FileQuestions:
 
     @property
     def _cuts(self) -> bool:
-        """Whether a part of `tasks` is held out."""
+        """Return whether a part of `tasks` is held out."""
         return HELDOUT not in self._files and bool(self._sizes.get(HELDOUT))
 
     @property
@@ -131,7 +131,7 @@ class FileQuestions:
         return self._shuffled[: self._first_test]
 
     def _of_split(self, split: str) -> list[Task]:
-        """Questions of a split, none of one that only a world has."""
+        """Return the questions of a split, none of one that only a world has."""
         if split in self._files:
             return _sample(self._read[self._files[split]], self._sizes[split], self._files[split])
         if split == HELDOUT and self.recipe.tasks is not None:
@@ -159,7 +159,7 @@ def doubts(asked: EvaluationQuestions, tasks: Sequence[Task], path: Path) -> lis
 
 
 def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
-    """At most `size` questions of a file, the same ones for every seed, in their order."""
+    """Return at most `size` questions of a file, the same ones for every seed, in their order."""
     if size is not None and size < len(tasks):
         chosen = random.Random("evaluation").sample(range(len(tasks)), size)
         tasks = [tasks[place] for place in sorted(chosen)]
@@ -167,7 +167,7 @@ def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
 
 
 def _with_own_ids(tasks: Iterable[Task]) -> list[Task]:
-    """The same with another id where one comes again: files may count alike."""
+    """Return the same with another id where one comes again: files may count alike."""
     found, seen = [], set[str]()
     for task in tasks:
         if task.id in seen:

@@ -14,6 +14,7 @@ from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.dialects import get_dialect
 from fieldcraft.evals.cards import write_card
+from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.loop import run_async
 from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.types import Dialect, Reward, Step, Task
@@ -26,7 +27,7 @@ Shown = Sequence[tuple[Task, Sequence[Step]]]
 def filter_shown(
     recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect, correct: Reward
 ) -> Filtered:
-    """Demonstrations through the filters of a recipe; `correct` says which answers are right.
+    """Pass demonstrations through the filters of a recipe; `correct` tells which answers are right.
     Raises UserError as `apply_filters` does."""
     return run_async(apply_filters(shown, filters, dialect, Grader(correct), recipe.seed))
 
@@ -39,7 +40,7 @@ def write_filtered(folder: Path, title: str, shown: Shown, found: Filtered, reci
     after = profile(found.kept)
     figures = {name: {"before": before[name], "after": after[name]} for name in before}
     settings: dict[str, Any] = {"filters": {cut.name: dict(cut.settings) for cut in found.cuts}}
-    settings |= {"dialect": recipe.dialect, "correct": recipe.correct}
+    settings |= {"dialect": choose_dialect(recipe).name, "correct": recipe.correct}
     write_card(
         Card(title, "demonstrations", recipe.seed, settings, found.cuts, figures, found.examples),
         folder,
@@ -52,11 +53,11 @@ def _with_reason(chain: Chain, rule: str, reason: str) -> tuple[Task, Sequence[S
 
 
 def text_dialect(recipe: Recipe) -> Dialect:
-    """The recipe's dialect where there is no model: its tokenizer knows bytes alone."""
-    return get_dialect(recipe.dialect, new_tokenizer([], ()))
+    """Return the recipe's dialect where there is no model: its tokenizer knows bytes alone."""
+    return get_dialect(choose_dialect(recipe).name, new_tokenizer([], ()))
 
 
 def refuse_bad_filters(filters: Filters) -> None:
-    """Raises UserError for filters that could not be used, before anything is done."""
+    """Raise UserError for filters that could not be used, before anything is done."""
     for name, settings in filters.items():
         make_rule(name, settings)

@@ -9,6 +9,7 @@ import torch
 from fieldcraft.config.sections import Scratch
 from fieldcraft.dialects import dialect_class
 from fieldcraft.runs.build import closed_tools
+from fieldcraft.runs.dialects import choose_dialect
 from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.memory import FLOAT, free_memory, giga
 from fieldcraft.runs.sources import Inputs
@@ -22,7 +23,7 @@ def write_first_model(inputs: Inputs, folder: Path) -> None:
     that is larger than the memory."""
     assert isinstance(inputs, WorldInputs), "a recipe with files of the user's names a model"
     recipe, world = inputs.recipe, inputs.world
-    tags = dialect_class(recipe.dialect).tags
+    tags = dialect_class(choose_dialect(recipe).name).tags
     texts = list(world.tokenizer_texts(tags))
     if "<tool_call>" in tags:  # the prompt shows the tools
         texts += tool_texts(tool.schema for tool in closed_tools(recipe))

@@ -1,13 +1,14 @@
 """The run folder: where everything is, in which order it comes, and what is done.
 
 recipe.json          the resolved recipe; another one in the same folder is refused
+dialect.json         the dialect, where the recipe names none, chosen at the first start
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
 trackers.json        how far trackers have been told, see runs/tracking.py
 start/model/         the first model, where the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log
-STAGE/               see `StageFolder`
+STAGE/               see stage_files.py
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
@@ -26,132 +27,21 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe, evaluations
-from fieldcraft.recipes.hub import ADAPTER, cached_model, how_to_get
+from fieldcraft.hub.converted import ADAPTER
+from fieldcraft.hub.models import checkpoint, require_cached
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINTS
-from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import put_aside
-from fieldcraft.records.rollouts import ROLLOUTS
-from fieldcraft.records.timeline import TIMELINE
-from fieldcraft.records.trajectories import read_trajectories
-from fieldcraft.types import Trajectory, UserError
+from fieldcraft.runs.chosen import with_recorded
+from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
+from fieldcraft.types import UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
 _PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}  # no models by themselves
-
-
-@dataclass(frozen=True, slots=True)
-class StageFolder:
-    """Where a stage keeps what it makes. Its checkpoints are `step-NNNNNN`, see
-    train/checkpoint.py."""
-
-    path: Path
-
-    @property
-    def metrics(self) -> Path:
-        """One row a step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def timeline(self) -> Path:
-        """Of a stage of reinforcement learning: who was at work in each step, a row each."""
-        return self.path / TIMELINE
-
-    @property
-    def rollouts(self) -> Path:
-        """Of a stage of reinforcement learning: a group of a few steps, see records/rollouts.py."""
-        return self.path / ROLLOUTS
-
-    @property
-    def model(self) -> Path:
-        """The result in Hugging Face format, in float32, an adapter merged."""
-        return self.path / "model"
-
-    @property
-    def adapter(self) -> Path:
-        """With LoRA: the adapter in PEFT's format."""
-        return self.path / "adapter"
-
-    @property
-    def record(self) -> Path:
-        """Seconds and the last metrics; written last."""
-        return self.path / "stage.json"
-
-    @property
-    def done(self) -> bool:
-        return self.record.exists()
-
-    def read_record(self) -> dict[str, Any]:
-        """`seconds` and `metrics`. Raises UserError for a file that is damaged."""
-        advice = f"{put_aside(self.path)} to train this stage again"
-        found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
-        return found
-
-
-class _StageRecord(BaseModel):
-    seconds: float
-    metrics: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationFiles:
-    """Where an evaluation is."""
-
-    trajectories: Path
-    summary: Path
-
-    @property
-    def done(self) -> bool:
-        return self.summary.exists()
-
-    def read(self) -> tuple[list[Trajectory], float]:
-        """All trajectories, and how many seconds they took. Raises UserError as `each` does."""
-        return list(self.each()), self._record()["seconds"]
-
-    def each(self) -> Iterator[Trajectory]:
-        """The trajectories, read one by one, and only as far as the caller goes. Raises UserError
-        where they are damaged, or at the end if they are not as many as the summary is of."""
-        summary = self._record()["summary"]
-        wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
-        count = 0
-        for trajectory in read_trajectories(self.trajectories, self._advice):
-            yield trajectory
-            count += 1
-        if count != wanted:
-            raise Damaged(
-                f"{self.trajectories} holds {count} trajectories instead of {wanted};"
-                f" {self._advice}."
-            )
-
-    def read_summary(self) -> dict[str, Any]:
-        """The figures. Raises UserError for a file that is damaged."""
-        found: dict[str, Any] = self._record()["summary"]
-        return found
-
-    def _record(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
-        return found
-
-    @property
-    def _advice(self) -> str:
-        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
-
-
-class _Part(BaseModel):
-    n: int
-
-
-class _Summary(_Part):
-    splits: dict[str, _Part] = Field(default={})
-
-
-class _EvaluationRecord(BaseModel):
-    seconds: float
-    summary: _Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +62,7 @@ class RunFolder:
 
     @staticmethod
     def questions_in(path: Path) -> Path:
-        """Where a run keeps questions that a program gave it, before it begins."""
+        """Return where a run keeps questions that a program gave it, before it begins."""
         return path / "questions.jsonl"
 
     @property
@@ -190,7 +80,7 @@ class RunFolder:
 
     @property
     def trackers(self) -> Path:
-        """How far the trackers of the run have been told."""
+        """File that says how far the trackers of the run have been told."""
         return self.path / "trackers.json"
 
     @property
@@ -203,18 +93,23 @@ class RunFolder:
 
     @property
     def filtered(self) -> Path:
-        """What the filters of a collection left, with its data card."""
+        """Folder with what the filters of a collection left, and its data card."""
         return self.collected / "filtered"
 
     @property
     def selected(self) -> Path:
-        """The questions of reinforcement learning, where the recipe selects them."""
+        """Questions of reinforcement learning, where the recipe selects them."""
         return self.path / "select"
 
     @property
     def closed_book(self) -> Path:
-        """How often questions are right without tools, where the recipe measures it."""
+        """Rates at which questions are right without tools, where the recipe measures them."""
         return self.path / "closed_book.jsonl"
+
+    @property
+    def knowledge(self) -> Path:
+        """Rates at which the first model answered each probe of the world, where it has probes."""
+        return self.path / "knowledge.jsonl"
 
     @property
     def report_json(self) -> Path:
@@ -231,14 +126,14 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        """Whether a run has its report, which may say that something stopped it, and has lost
-        nothing that agents and other commands read."""
+        """Return whether a run has its report, and has lost nothing that agents and other commands
+        read. The report may say that something stopped the run."""
         whole = self.report_html.exists() and self.report_json.exists()
         return whole and "stopped" not in self.read_report() and not self._has_lost
 
     @property
     def _has_lost(self) -> bool:
-        """Tell whether a run, or that of a seed, lacks its index or an evaluation."""
+        """Return whether a run, or that of a seed, lacks its index or an evaluation."""
         if self.recipe.seeds:
             return not all(self.seed(seed).done for seed in self.recipe.seeds)
         if self.recipe.collect is not None or not self.recipe.stages:
@@ -252,26 +147,26 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def read_report(self) -> dict[str, Any]:
-        """The report. Raises UserError where it is damaged."""
+        """Return the report. Raises UserError where it is damaged."""
         found: dict[str, Any] = read_json(self.report_json, dict[str, Any], self.report_advice)
         return found
 
     @property
     def report_advice(self) -> str:
-        """What to do where the report is damaged."""
+        """Advice on a report that is damaged."""
         return f"{put_aside(self.report_html)} and run the recipe again, which writes both anew"
 
     def stage(self, name: str) -> StageFolder:
         return StageFolder(self.path / name)
 
     def model(self, name: str) -> Path:
-        """The model of a stage, or the first one (`start`)."""
+        """Return the model of a stage, or the first one (`start`)."""
         if name == "start" and self.recipe.model is not None:
-            return self.recipe.model
+            return require_cached(self.recipe.model, self.path)
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
-        """Those that are done, in the order of the recipe."""
+        """Return the stages that are done, in the order of the recipe."""
         return [name for name in self.recipe.stages if self.stage(name).done]
 
     def evaluation(self, name: str) -> EvaluationFiles:
@@ -279,20 +174,21 @@ class RunFolder:
         return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
 
     def evaluations(self) -> list[str]:
-        """Those that are done, in the order of the run: the one place that knows it."""
+        """Return the evaluations that are done, in the order of the run: the one place that knows
+        it."""
         return [name for name in evaluations(self.recipe) if self.evaluation(name).done]
 
     def evaluated(self, name: str | None) -> str:
-        """The name of an evaluation, the last one there is by default. Raises UserError where
-        there is none."""
+        """Return the name of an evaluation, the last one there is by default. Raises UserError
+        where there is none."""
         found = self.evaluations()
         if not found:
             raise UserError(f"{self.path} has no evaluation yet: let 'fieldcraft run' resume it.")
         return self._one_of(found, name, "evaluation of")
 
     def trained(self, name: str | None) -> str:
-        """The name of a stage that has kept rollouts of its training, the last one by default.
-        Raises UserError where there is none."""
+        """Return the name of a stage that has kept rollouts of its training, the last one by
+        default. Raises UserError where there is none."""
         found = [stage for stage in self.recipe.stages if self.stage(stage).rollouts.exists()]
         if not found:
             raise UserError(
@@ -306,12 +202,12 @@ class RunFolder:
         return name or found[-1]
 
     def seed(self, seed: int) -> RunFolder:
-        """One run of a recipe with several seeds."""
+        """Return one run of a recipe with several seeds."""
         recipe = self.recipe.model_copy(update={"seed": seed, "seeds": ()})
         return RunFolder(self.path / f"seed-{seed}", recipe)
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The folder `name`, made by `make` in a draft if it is not complete yet."""
+        """Return the folder `name`, made by `make` in a draft if it is not complete yet."""
         target = self.path / name
         if not target.exists():
             with atomic_folder(target) as draft:
@@ -332,20 +228,22 @@ class RunFolder:
 
 
 def find_run(path: Path) -> RunFolder:
-    """The run in a folder. Raises UserError where there is none."""
-    return RunFolder(path, recipe_of_run(path))
+    """Return the run in a folder, with the dialect that was chosen for it. Raises UserError where
+    there is none."""
+    return RunFolder(path, with_recorded(recipe_of_run(path), path))
 
 
 def find_model(path: Path) -> tuple[RunFolder | None, Path]:
-    """The checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare
-    checkpoint, and the run that it belongs to. A stage that is not finished has its newest one.
+    """Return the checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a
+    bare checkpoint, and the run that it belongs to. A stage that is not finished has its newest
+    one.
 
     Raises UserError where there is none.
     """
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    path = _in_stage(cached_model(path))
+    path = checkpoint(_in_stage(path))
     above = path.absolute().parent.parent  # the run, where it is of one
     for file, kind in _PARTS.items():
         if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
@@ -354,32 +252,35 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        known = "give the folder of a run, of one of its stages, or of a checkpoint"
-        raise UserError(how_to_get(path) or f"{path} holds no model: {known}.")
+        known = "a run, of one of its stages, or of a checkpoint, or a name on the hub"
+        raise UserError(f"{path} holds no model: give the folder of {known}.")
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
 def find_part(path: Path) -> tuple[RunFolder, Path] | None:
-    """The run of a checkpoint that is no model by itself, in shards or an adapter, and its folder;
-    None where `path` is anything else. A stage that is not finished has its newest one.
+    """Return the run of a checkpoint that is no model by itself, in shards or an adapter, and its
+    folder; None where `path` is anything else. A stage that is not finished has its newest one.
 
     Raises UserError for one outside of a run.
     """
     path = _in_stage(path)
-    kinds = [kind for file, kind in _PARTS.items() if (path / file).exists()]
-    if not kinds:
-        return None
+    kinds = [file for file in _PARTS if (path / file).exists()]
     run = path.absolute().parent.parent
-    if not (run / "recipe.json").exists():
-        put_back = f"put it back as RUN/STAGE/{path.name}"
-        lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
-        raise UserError(lost if path.match(CHECKPOINTS) else how_to_get(path) or lost)
+    orphaned = not (run / "recipe.json").exists()
+    foreign = orphaned and kinds == [ADAPTER] and not path.match(CHECKPOINTS)
+    if not kinds or foreign:  # which `find_model` merges
+        return None
+    if orphaned:
+        raise UserError(
+            f"{path} is {_PARTS[kinds[0]]} without its run, which knows the model: put it back"
+            f" as RUN/STAGE/{path.name}."
+        )
     return find_run(run), path
 
 
 def _in_stage(path: Path) -> Path:
-    """The model of a stage, or its newest checkpoint where it is not finished; `path` itself where
-    it is no stage."""
+    """Return the model of a stage, or its newest checkpoint where it is not finished; `path` itself
+    where it is no stage."""
     if (path / "model" / "config.json").exists():
         return path / "model"
     return max(path.glob(CHECKPOINTS), default=path)  # six digits, so by name is by steps

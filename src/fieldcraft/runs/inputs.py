@@ -1,15 +1,16 @@
-"""Where a run's questions, corpus and demonstrations come from."""
+"""Sources of a run's questions, corpus and demonstrations."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.selection import Tallies
 from fieldcraft.data.sources import write_tasks
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
@@ -23,8 +24,21 @@ from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make
 TRAIN_TASKS = 4000
 
 
+MODEL = "model"  # who answers probes
+
+
+def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
+    """Return the inputs of a run whose model has answered probes, by its journal; without a journal
+    it is not known yet what the model knows. Raises UserError where the journal is damaged."""
+    inputs = make_inputs(recipe)
+    if not journal.exists():
+        return inputs
+    tallies = Tallies(journal).of(MODEL)
+    return inputs.knowing({probe: tally.rate or 0.0 for probe, tally in tallies.items()})
+
+
 def make_inputs(recipe: Recipe) -> Inputs:
-    """Files of the user where the recipe names them, its world where it does not."""
+    """Return the files of the user where the recipe names them, its world where it does not."""
     if recipe.asks_files:
         return FileInputs(recipe)
     if recipe.world is not None:
@@ -93,6 +107,12 @@ class WorldInputs(Inputs):
     @cached_property
     def _asked(self) -> list[Task]:
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
+
+    def probes(self) -> list[Task]:
+        return self.world.probes()
+
+    def knowing(self, rates: Mapping[str, float]) -> WorldInputs:
+        return WorldInputs(self.recipe, self.world.knowing(rates))
 
     def remarks(self) -> list[str]:
         found = Counter(task.meta["split"] for task in self.test_tasks())

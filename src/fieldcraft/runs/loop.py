@@ -40,7 +40,8 @@ class _LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="fieldcraft run", daemon=True)
 
     def result(self) -> T:
-        """Do it. Whatever interrupts the thread that waits stops the work before it is raised."""
+        """Run the work and return its result. Whatever interrupts the thread that waits stops the
+        work before it is raised."""
         waiting = _current_task()
         before = waiting.cancelling() if waiting else 0
         try:
@@ -78,8 +79,8 @@ class _LoopThread(Generic[T]):
 
 
 async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C cancels the work where it next waits. Were it to wait no more, that would be lost, so
-    it waits once at its end."""
+    """Wait for the work, in such a way that Ctrl-C cancels it where it next waits. Were it to wait
+    no more, that would be lost, so it waits once at its end."""
     result = await work
     await asyncio.sleep(0)
     return result

@@ -1,4 +1,4 @@
-"""How much memory this process may have: that of the machine, or less where a group is bounded."""
+"""Memory that this process may have: that of the machine, or less where a group is bounded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def machine_memory(groups: Path = GROUPS, own: Path = OWN) -> int:
-    """Bytes: all of the machine's (caches give way), or the least that a control group, of either
-    version, leaves the process. `groups` is where they are mounted, and `own` lists its own."""
+    """Return the bytes that this process may have: all of the machine's (caches give way), or the
+    least that a control group, of either version, leaves it. `groups` is where they are mounted,
+    and `own` lists its own."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([physical, *_limits(groups, own)])
 
 
 def _limits(groups: Path, own: Path) -> Iterator[int]:
-    """The limits of the process's groups and of those above them: each binds."""
+    """Yield the limits of the process's groups and of those above them: each binds."""
     if not own.exists():
         return
     for line in own.read_text().splitlines():
@@ -34,7 +35,8 @@ def _limits(groups: Path, own: Path) -> Iterator[int]:
 
 
 def _text(file: Path) -> str:
-    """What a file holds; nothing where it may not be read, or a container does not show it."""
+    """Return the text of a file; nothing where it may not be read, or a container does not show
+    it."""
     try:
         return file.read_text().strip()
     except OSError:

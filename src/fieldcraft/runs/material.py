@@ -1,4 +1,4 @@
-"""What a stage of a run is made of, in this process or with trainers in others."""
+"""Parts that a stage of a run is made of, in this process or with trainers in others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fieldcraft.types import Dialect, Task, Trajectory, UserError
 
 @dataclass
 class StageMaterial:
-    """`train.stages.base.Material` of one stage of a run."""
+    """Material (`train.stages.base.Material`) of one stage of a run."""
 
     context: Context
     name: str
@@ -61,7 +61,8 @@ class StageMaterial:
         return self._some(data, found)
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        """Filtered once, in the folder `data` of the stage, with the data card."""
+        """Return the demonstrations that pass the filters; this is done once, in the folder `data`
+        of the stage, with the data card."""
         inputs, dialect, schemas = self.context.inputs, self.dialect, self.context.schemas
 
         def make(folder: Path) -> None:
@@ -104,8 +105,8 @@ class StageMaterial:
         return self.context.threads.beside
 
     def trainer(self, optim: Optim, steps: int) -> Learning:
-        """All weights of the model, or an adapter on the run's first model that continues that of
-        the last stage.
+        """Return a trainer of all weights of the model, or of an adapter on the run's first model
+        that continues that of the last stage.
 
         Adding that one to the weights instead would lose what is smaller than their type can tell
         apart: in bfloat16 anything below a 256th of a weight.
@@ -159,12 +160,13 @@ class StageMaterial:
 
     @property
     def _first_and_last(self) -> tuple[Path, Path | None]:
-        """The model below an adapter, and the adapter of the last stage if there is one."""
+        """Folder of the model below an adapter, and of the adapter of the last stage if there is
+        one."""
         first = self.context.folder.model("start")
         return first, None if self.start == first else self.start.with_name("adapter")
 
     def _model(self, stage: str | None) -> Any:
-        """That of an earlier stage, or the one that the stage starts from."""
+        """Load the model of an earlier stage, or the one that the stage starts from."""
         return self._read(self.start if stage is None else self.context.folder.model(stage))
 
     def _read(self, folder: Path) -> Any:

@@ -1,10 +1,11 @@
-"""How much memory and disk a run will need: estimates, compared with what there is."""
+"""Estimates of the memory and the disk that a run will need, compared with what there is."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
 from fieldcraft.runs.machine_memory import machine_memory
-from fieldcraft.runs.memory_advice import Sized, fitting_setting
+from fieldcraft.runs.memory_advice import Fit, Sized, applied, fitting_settings
 from fieldcraft.train.output_layer import PIECE
 from fieldcraft.train.weights import adamw_type
 from fieldcraft.types import UserError
@@ -35,7 +36,7 @@ CPU_IS_FULL = "can't allocate memory"  # what torch says
 
 
 class Sizes(Protocol):
-    """What the estimates are made from."""
+    """Numbers that the estimates are made from."""
 
     recipe: Recipe
     device: torch.device
@@ -48,45 +49,59 @@ class Sizes(Protocol):
 
 
 def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
-    """What the run needs at its peak, estimated, against the memory of the device; and where the
-    moments of an optimiser cannot be kept as the recipe says."""
+    """Check what the run needs at its peak, estimated, against the memory of the device, and that
+    the moments of an optimiser can be kept as the recipe says."""
     for stage in setup.recipe.stages.values():
         adamw_type(stage.optim, setup.device)
     sizes = memory_sizes(setup)
-    name = max(sizes, key=sizes.__getitem__)
+    name = _largest_part(sizes)
     there = free_memory(setup.device)
     notes.append(f"about {giga(sizes[name])} of {giga(there)}")
     if sizes[name] > there and setup.has_weights:
         yield (
             f"{name} needs about {giga(sizes[name])} of memory and {setup.device} has"
-            f" {giga(there)}: {_remedy(setup, name, there)}."
+            f" {giga(there)}: {_remedy(setup, there)}."
         )
 
 
-def _remedy(setup: Sizes, part: str, there: int) -> str:
-    """Return what makes a part of a run fit: one setting if one is enough."""
-    stage = next((name for name in setup.recipe.stages if part == _stage_name(name)), None)
+def _remedy(setup: Sizes, there: int) -> str:
+    """Return the settings with which all parts of a run fit, as few as can be."""
     sized = Sized(setup.recipe, setup.device, setup.config, setup.parameters, setup.trained)
-    setting = fitting_setting(sized, stage, lambda changed: memory_sizes(changed)[part], there)
-    if setting is not None:
-        return f"set {setting}, with which it fits"
-    if stage is None:
-        return "take a smaller model, or dtype: bfloat16"
-    weights = PROCESS_BYTES + weight_bytes(setup, setup.recipe.stages[stage])
+    found: list[Fit] = []
+    while (part := _largest_part(sizes := memory_sizes(sized))) and sizes[part] > there:
+        stage = next((name for name in sized.recipe.stages if part == _stage_name(name)), None)
+        fits = fitting_settings(sized, stage, partial(_size_of, part), there)
+        if not fits:
+            return _too_large(sized, stage, there)
+        found += fits
+        sized = applied(sized, fits)
+    *others, last = (fit.setting for fit in found)
+    settings = f"{', '.join(others)} and {last}" if others else last
+    return f"set {settings}, with which it fits"
+
+
+def _largest_part(sizes: dict[str, int]) -> str:
+    return max(sizes, key=sizes.__getitem__)
+
+
+def _size_of(part: str, sized: Sizes) -> int:
+    return memory_sizes(sized)[part]
+
+
+def _too_large(sized: Sized, stage: str | None, there: int) -> str:
+    """Return what to do where no settings are enough."""
+    weights = sized.parameters * BYTES[sized.recipe.policy_dtype]
+    if stage is not None:
+        weights = weight_bytes(sized, sized.recipe.stages[stage])
+    weights += PROCESS_BYTES
     if weights > there:
-        return (
-            f"its weights alone take {giga(weights)}, so set lora or optim.moments: 8bit, or take a"
-            " smaller model"
-        )
-    return (
-        f"no key is enough by itself, so lower max_rows and stages.{stage}.optim.micro_tokens, and"
-        f" set stages.{stage}.optim.activation_checkpointing or lora"
-    )
+        return f"its weights alone take {giga(weights)}, so take a smaller model"
+    return "no keys are enough, so take a smaller model"
 
 
 @contextmanager
 def within_memory(stage: str) -> Iterator[None]:
-    """Raises UserError where a stage needs more memory than there is."""
+    """Raise UserError where a stage needs more memory than there is."""
     try:
         yield
     except RuntimeError as error:  # that of a GPU is a subclass, that of a CPU is not
@@ -100,7 +115,7 @@ def within_memory(stage: str) -> Iterator[None]:
 
 
 def memory_sizes(setup: Sizes) -> dict[str, int]:
-    """The estimate for every part of a run."""
+    """Return the estimate for every part of a run, in bytes."""
     recipe = setup.recipe
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
     size, tokens = BYTES[recipe.policy_dtype], recipe.as_evaluated.budget.total_tokens
@@ -114,10 +129,10 @@ def _stage_name(name: str) -> str:
 
 
 def memory_bytes(setup: Sizes, stage: Stage) -> int:
-    """Roughly what a stage takes at its peak: its weights, and the gradients and the activations of
-    one micro-batch or, in reinforcement learning before that, the caches of the rollouts. If it
-    overlaps, it takes both at once, and the engine has a copy of the trained weights.
-    """
+    """Estimate what a stage takes at its peak, in bytes: its weights, and the gradients and the
+    activations of one micro-batch or, in reinforcement learning before that, the caches of the
+    rollouts. If it overlaps, it takes both at once, and the engine has a copy of the trained
+    weights."""
     recipe, footprint = setup.recipe, stage.footprint
     tokens = max(stage.optim.micro_tokens, longest_text(recipe, stage))
     rows = min(recipe.max_rows, footprint.rollouts)
@@ -132,7 +147,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
-    """What a step keeps of a micro-batch with so many tokens.
+    """Return the bytes that a step keeps of a micro-batch with so many tokens.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -153,8 +168,8 @@ def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:
-    """What is trained with its optimiser, and what is only read, both without gradients. A teacher
-    counts as large as the model itself."""
+    """Return the bytes of what is trained with its optimiser, and of what is only read, both
+    without gradients. A teacher counts as large as the model itself."""
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
     others = footprint.frozen + footprint.teachers
@@ -167,22 +182,24 @@ def weight_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def trained_bytes(recipe: Recipe, stage: Stage) -> float:
-    """A number that is trained: its master, its moments, and where the model computes in another
-    type what it computes with."""
+    """Return the bytes of one number that is trained: of its master, its moments and, where the
+    model computes in another type, its copy in that type."""
     rounded = recipe.lora is None and recipe.dtype != "float32"
     copy = BYTES[recipe.dtype] if rounded else 0
     return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
 def longest_text(recipe: Recipe, stage: Stage) -> int:
-    """Tokens of the longest text that a stage may train on: of any of its budgets."""
+    """Return the number of tokens of the longest text that a stage may train on: of any of its
+    budgets."""
     periods = stage.periods(recipe.budget)
     return max((p.limits.total_tokens for p in periods), default=recipe.budget.total_tokens)
 
 
 def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
-    """Keys and values of so many rollouts of a stage, or of the evaluations while it trains: as if
-    each were as long as the larger of the two budgets lets it be and shared none of them."""
+    """Return the bytes of the keys and values of so many rollouts of a stage, or of the evaluations
+    while it trains. Each counts as if it were as long as the larger of the two budgets lets it be,
+    and shared none of them."""
     recipe = setup.recipe
     tokens = longest_text(recipe, stage)
     if recipe.evaluation.during is not None:
@@ -191,28 +208,30 @@ def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int, tokens: int) -> int:
-    """Keys and values of so many rollouts of so many tokens, in whole blocks."""
+    """Return the bytes of the keys and values of so many rollouts of so many tokens, in whole
+    blocks."""
     blocks = -(-tokens // BLOCK)
     return rows * blocks * BLOCK * token_bytes(setup, size)
 
 
 def token_bytes(setup: Sizes, size: int) -> int:
-    """Keys and values of a token in all layers."""
+    """Return the bytes of the keys and values of a token in all layers."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * key_value_heads(config) * width * size)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: those free on a GPU, all that this process may have on a CPU."""
+    """Return the free bytes: those free on a GPU, all that this process may have on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine_memory()
 
 
 def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
-    """Every stage leaves its model and the checkpoints that it keeps; the running one has two while
-    it writes one, and in reinforcement learning the healthiest one besides."""
+    """Check that the disk has room. Every stage leaves its model and the checkpoints that it keeps;
+    the running one has two while it writes one, and in reinforcement learning the healthiest one
+    besides."""
     stages = setup.recipe.stages.values()
     critics = max((stage.footprint.critics for stage in stages), default=0)
     kept = [stage.keep_checkpoints for stage in stages]

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fieldcraft.config.hub_names import model_in
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects.base import beginning, encode_plain
@@ -30,7 +31,7 @@ _HUB = re.compile(r"models--([^/]+?)--([^/]+)")  # of a cache of the hub
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a card is about. `run` is None for a checkpoint that no run here has made, and `dialect`
+    """Subject of a card. `run` is None for a checkpoint that no run here has made, and `dialect`
     for one of which nothing says how it acts."""
 
     name: str  # of the folder
@@ -76,7 +77,7 @@ def _contents(exported: Exported) -> dict[str, Any]:
 
 
 def _schemas(recipe: Recipe) -> list[dict[str, Any]]:
-    """Of the tools, if they are here; an agent can be exported without them."""
+    """Return the schemas of the tools, if they are here; an agent can be exported without them."""
     try:
         return [tool.schema for tool in closed_tools(recipe)]
     except UserError:
@@ -84,12 +85,15 @@ def _schemas(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _origin(exported: Exported) -> tuple[str | None, str]:
-    """The name of the first model on the hub, if its path says it, and a sentence about it."""
+    """Return the name of the first model on the hub, if its path says it, and a sentence about
+    it."""
     if exported.run is None:
         return None, "Which model it began as is not known here."
     model = exported.recipe.model
     if model is None:
         return None, "Its first model was made from nothing."
+    if (copied := model_in(model)) is not None:
+        return copied.name, f"It began as {copied.name}, at the commit {copied.revision}."
     if found := _HUB.search(str(model.resolve())):
         name = f"{found[1]}/{found[2]}"
         return name, f"It began as {name}."
@@ -110,7 +114,7 @@ def _stages(run: RunFolder, names: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, str]]:
-    """The evaluations of the first model and of every stage on the way to this one."""
+    """Yield the evaluations of the first model and of every stage on the way to this one."""
     for name in run.evaluations():
         if name not in ("base", *names):
             continue
@@ -129,7 +133,7 @@ def _rows(run: RunFolder, names: list[str]) -> Iterator[dict[str, str]]:
 
 
 def _acting(dialect: Dialect, schemas: list[dict[str, Any]]) -> dict[str, str]:
-    """The words of the card about turns, calls and observations."""
+    """Return the words of the card about turns, calls and observations."""
     names = [schema["function"]["name"] for schema in schemas]
     stops = [f"with `{stop}`" for stop in dialect.stop]
     opening, _, closing = dialect.write_observation("\0").partition("\0")
@@ -144,7 +148,7 @@ def _acting(dialect: Dialect, schemas: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str:
-    """A call of the first tool that the dialect can write, "" without one."""
+    """Return a call of the first tool that the dialect can write, "" without one."""
     for schema in schemas:
         function = schema["function"]
         arguments = dict.fromkeys(function["parameters"].get("required", ()), "...")
@@ -156,7 +160,7 @@ def _call(dialect: Dialect, schemas: list[dict[str, Any]]) -> str:
 
 
 def _code(exported: Exported, schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """Literals of the programs of the card."""
+    """Return the literals of the programs of the card."""
     before, after = _frame(exported, schemas)
     stops = list(exported.dialect.stop) if exported.dialect else []
     return {
@@ -173,8 +177,8 @@ def _code(exported: Exported, schemas: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _frame(exported: Exported, schemas: list[dict[str, Any]]) -> tuple[str, str]:
-    """The prompt before and behind a question, with the token that begins a sequence. The three are
-    encoded apart, as in training."""
+    """Return the prompt before and behind a question, with the token that begins a sequence. The
+    three are encoded apart, as in training."""
     tokenizer = exported.tokenizer
     if exported.dialect is not None:
         asked = encode_plain(tokenizer, QUESTION)

@@ -31,11 +31,11 @@ async def open_probe(
     played: Limits,
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[Probe]:
-    """What `evaluation.during` asks for, inside the block: the model answers the first questions of
-    the leading split, greedily, with the run's tools and within the budget of evaluations. Exact
-    match and calls become `heldout_em` and `heldout_calls` of the step's metrics. A stage that
-    samples lends its engine, for another one `new_engine` makes one. `model` has the tokenizer, and
-    `play` is the stage's own, within the budget `played`."""
+    """Yield the probe that `evaluation.during` asks for, inside the block. The model answers the
+    first questions of the leading split, greedily, with the run's tools and within the budget of
+    evaluations. Exact match and calls become `heldout_em` and `heldout_calls` of the step's
+    metrics. A stage that samples lends its engine; for another one `new_engine` makes one. `model`
+    has the tokenizer, and `play` is the stage's own, within the budget `played`."""
     if context.recipe.evaluation.during is None:
         yield no_probe
         return

@@ -17,7 +17,7 @@ from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.rollouts import read_rollouts
 from fieldcraft.runs.closed_book import closed_book_report
 from fieldcraft.runs.context import Context
-from fieldcraft.runs.folder import StageFolder
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import Author, Trajectory, UserError
 
@@ -66,7 +66,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
 
 
 def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
-    """A stage that is done, or one under way: it has the steps of its metrics so far."""
+    """Return a stage that is done, or one under way: it has the steps of its metrics so far."""
     if folder.done:
         record = folder.read_record()
         return StageRecord(name, record["seconds"], record["metrics"])
@@ -74,7 +74,7 @@ def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
 
 
 def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str]) -> Source:
-    """What the page tells of tokens, and where it finds the files beside it."""
+    """Return the facts that the page tells of tokens, and the place of the files beside it."""
     folder, recipe = context.folder, context.recipe
     # A run that was stopped early may have neither a model nor a trajectory to show.
     tokenizer = context.dialect(folder.model("start")).tokenizer if evaluations else None
@@ -95,7 +95,8 @@ def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str])
 
 
 def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
-    """Every stage against the nearest evaluated model that it started from."""
+    """Return the comparison of every stage with the nearest evaluated model that it started
+    from."""
     first = ["base"] if recipe.model else []
     found = []
     for name in (n for n in recipe.stages if n in samples):

@@ -19,8 +19,9 @@ SAMPLES = 3  # questions whose right answers are tried
 
 
 def answer_notes(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """What looks like more than plain text is named, with what fits it; a few plausible right
-    answers are scored. Nothing of it is a problem, since any text may be an answer."""
+    """Note which answers look like more than plain text, with the reward that fits them, and the
+    scores of a few plausible right answers. Nothing of it is a problem, since any text may be an
+    answer."""
     graders = {task.id: recorded_as(setup.recipe.correct, task) for task in setup.tasks}
     compared = [task for task in setup.tasks if task.answers and graders[task.id] in BY_TEXT]
     forms = defaultdict[Form, list[Task]](list)
@@ -44,7 +45,7 @@ def answer_notes(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def _tried(correct: Reward, task: Task, grader: str) -> str:
-    """Scores of plausible answers to a question."""
+    """Return the scores of plausible answers to a question."""
     answers = plausible(task.answers[0])
     tried = [Trajectory(task, answer=answer) for answer in answers]
     run_async(grade(correct, tried))

@@ -12,6 +12,7 @@ from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
 from fieldcraft.runs.examples import PAGED, DataOfRun
+from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.selecting import select_questions
@@ -36,11 +37,12 @@ async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 
 async def _stages(context: Context) -> dict[str, Any]:
-    """Stages and evaluations in the order of the recipe, then the report, which is also written
-    of what there is when something stops the run."""
+    """Run the stages and evaluations in the order of the recipe, then return the report, which is
+    also written of what there is when something stops the run."""
     context.folder.forget_report()
-    await context.open_tools()
     model = context.first_model()
+    await measure_knowledge(context, model)
+    await context.open_tools()
     try:
         await _train_and_evaluate(context, model)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""How a model of a run is sampled: the recipe's keys, over what the model's folder recommends."""
+"""Sampling of a model of a run: the recipe's keys, over what the model's folder recommends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decoding:
     truncation: Truncation = WHOLE
 
     def as_record(self) -> dict[str, Any]:
-        """As a report has it."""
+        """Return the settings as a report has them."""
         cut = self.truncation
         return {
             "temperature": self.temperature,
@@ -39,8 +39,8 @@ GREEDY = Decoding(0.0)
 
 
 def make_sampling(**keys: Any) -> SamplingConfig:
-    """Keys of sampling that do not come from a recipe; without any it is greedy. Raises UserError
-    for wrong ones."""
+    """Return the sampling of keys that do not come from a recipe; without any it is greedy. Raises
+    UserError for wrong ones."""
     try:
         return SamplingConfig(**keys)
     except ValidationError as error:
@@ -52,7 +52,8 @@ def make_sampling(**keys: Any) -> SamplingConfig:
 def resolve_sampling(
     settings: SamplingConfig, model: Path, emit: Sink, several: bool = False
 ) -> Decoding:
-    """How a section samples from the model in a folder; what the folder recommends is said.
+    """Return the sampling of a section from the model in a folder; what the folder recommends is
+    said.
 
     Raises UserError where it recommends nothing, greedy sampling with the recipe's limits, or
     greedy sampling where `several` samples of a question are wanted.

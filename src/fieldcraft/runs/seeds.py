@@ -53,7 +53,7 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
 
 
 def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Trajectory]]:
-    """The trajectories of a seed's evaluation, read once."""
+    """Return a function that gives the trajectories of a seed's evaluation, read once."""
 
     @cache
     def answers(seed: int, name: str) -> list[Trajectory]:
@@ -63,7 +63,7 @@ def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Traject
 
 
 def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
-    """The metric rows of every stage of reinforcement learning, of every seed."""
+    """Return the metric rows of every stage of reinforcement learning, of every seed."""
     return {
         name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]
         for name, stage in recipe.stages.items()
@@ -72,7 +72,7 @@ def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[di
 
 
 async def _run_all(folder: RunFolder, console: Console) -> None:
-    """At most `side_by_side` runs at once; the first that fails ends the others."""
+    """Run at most `side_by_side` runs at once; the first that fails ends the others."""
     recipe = folder.recipe
     gate = asyncio.Semaphore(recipe.side_by_side)
     threads = threads_each(recipe.side_by_side)
@@ -88,14 +88,15 @@ async def _run_all(folder: RunFolder, console: Console) -> None:
 
 
 def threads_each(side_by_side: int) -> int:
-    """CPU threads for each of several processes: a share of the cores, or of OMP_NUM_THREADS."""
+    """Return the number of CPU threads for each of several processes: a share of the cores, or of
+    OMP_NUM_THREADS."""
     bound = os.environ.get("OMP_NUM_THREADS", "")
     cores = int(bound) if bound.isdigit() else os.cpu_count() or 1
     return max(1, cores // side_by_side)
 
 
 async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Console) -> None:
-    """One seed in a child process, its lines shown with the seed in front.
+    """Run one seed in a child process, and show its lines with the seed in front.
 
     However this ends, the child ends too. It is killed: a run survives that at any moment.
     """

@@ -39,6 +39,7 @@ from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, text_dialect
+from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.runs.teachers import make_chat, make_prompted
@@ -49,8 +50,9 @@ LAST = "card.html"  # of the files of a selection that is complete
 
 
 async def select_questions(context: Context, models: Mapping[str, Path]) -> list[Task]:
-    """The questions that a run's stages of reinforcement learning draw from; `models` are the
-    folders of `start` and of the stages so far. Samples that were taken before are not taken again.
+    """Return the questions that a run's stages of reinforcement learning draw from; `models` are
+    the folders of `start` and of the stages so far. Samples that were taken before are not taken
+    again.
 
     Raises UserError where no question is left, or a model does not answer.
     """
@@ -84,7 +86,7 @@ async def _select(
 
 
 async def _filtered(context: Context, tasks: Sequence[Task], settings: Select) -> Selected:
-    """The questions that pass the filters of the recipe, which see chains without steps."""
+    """Return the questions that pass the filters of the recipe, which see chains without steps."""
     recipe, chains = context.recipe, [(task, ()) for task in tasks]
     args = (text_dialect(recipe), Grader(context.correct), recipe.seed)
     found = await apply_filters(chains, settings.filters, *args)
@@ -122,7 +124,8 @@ async def tally(
 async def _toolless(
     context: Context, models: Mapping[str, Path], name: str, settings: Select
 ) -> IsRight:
-    """Samples without tools: of a model of this run, or of the recipe's teacher."""
+    """Return the check of samples without tools: of a model of this run, or of the recipe's
+    teacher."""
     if name != TEACHER:
         count = settings.questions * settings.samples
         how = resolve_sampling(settings, models[name], context.emit, several=True)
@@ -153,8 +156,8 @@ def rolled_out(
     count: int,
     how: Decoding,
 ) -> IsRight:
-    """Rollouts of a model, `count` in all, graded by the reward that says which answers are right;
-    `part` is what they are called, which their seeds follow from."""
+    """Return the check of rollouts of a model, `count` in all, graded by the reward that tells
+    which answers are right. `part` is their name, which their seeds follow from."""
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)
@@ -176,8 +179,8 @@ def rolled_out(
 
 
 def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
-    """The questions of supervised training, in their normal form: those of the stages so far that
-    showed tools, and without any stage those of the recipe's demonstrations."""
+    """Return the questions of supervised training, in their normal form: those of the stages so far
+    that showed tools, and without any stage those of the recipe's demonstrations."""
     recipe, inputs = context.recipe, context.inputs
     found: list[Task] = []
     for name, stage in recipe.stages.items():
@@ -246,6 +249,8 @@ async def _alone(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
             await context.open_tools()
         else:
             context.write_world()
+        if recipe.model is not None:
+            await measure_knowledge(context, recipe.model)
         models = {"start": context.first_model()} if recipe.select.reads else {}
         kept = await select_questions(context, models)
         report = build_report(

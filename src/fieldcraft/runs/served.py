@@ -23,8 +23,8 @@ IN_TIME = 0.9  # of the seconds of a call, whose own limit does not know whose f
 async def open_served(
     recipe: Recipe, index: Path, session: Session, home: Home
 ) -> tuple[Tool | None, dict[str, Tool]]:
-    """The search over the servers of a cluster, None where it has none, and other tools by name.
-    Raises UserError for servers that cannot be started."""
+    """Return the search over the servers of a cluster, None where it has none, and other tools by
+    name. Raises UserError for servers that cannot be started."""
     settings, seconds = session.settings, IN_TIME * recipe.budget.call_seconds
     search, others = None, dict[str, Tool]()
     if settings.search_servers:

@@ -1,4 +1,4 @@
-"""What the checks before a run look at: device, questions, tools, judge and model."""
+"""Objects of the checks before a run: device, questions, tools, judge and model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import make_correct, open_judge
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.chosen import Chosen
+from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -53,15 +54,15 @@ class Unasked(StatelessReward):
 
 
 def unasked(recipe: Recipe) -> list[str]:
-    """Graders that the run will ask. A judge that is not there will grade nothing, unless it has to
-    grade everything, which is refused."""
+    """Return the graders that the run will ask. A judge that is not there will grade nothing,
+    unless it has to grade everything, which is refused."""
     has_judge = recipe.judge.url is not None or recipe.correct == JUDGE
     return [name for name in ASKED if name != JUDGE or has_judge]
 
 
 @dataclass
 class Setup:
-    """What the checks look at, found piece by piece. Each step notes what it found and yields or
+    """Objects of the checks, found piece by piece. Each step notes what it found and yields or
     raises what is wrong."""
 
     recipe: Recipe
@@ -71,6 +72,7 @@ class Setup:
     tasks: list[Task] = field(init=False)  # to train and to test on
     schemas: list[dict[str, Any]] = field(init=False)  # of the tools
     judge: Judge | None = field(init=False)
+    chosen: Chosen = field(init=False)
     dialect: BaseDialect = field(init=False)
     shapes: Any = field(init=False)  # the model without its weights
     config: Any = field(init=False)  # transformers' text configuration
@@ -105,7 +107,8 @@ class Setup:
             )
 
     def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """A tool with a problem hides no other one. Those that the run does not use stay closed."""
+        """Open the tools, one by one, so that one with a problem hides no other. Those that the run
+        does not use stay closed."""
         self.schemas = []
         for choice in self.recipe.tools if acts(self.recipe) else ():
             try:
@@ -127,6 +130,8 @@ class Setup:
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:
+        self.chosen = choose_dialect(self.recipe)
+        self.recipe = self.recipe.model_copy(update={"dialect": self.chosen.name})
         folder = self.recipe.model
         if folder is None:
             folder = self.draft / "model"
@@ -151,14 +156,14 @@ class Setup:
 
     @property
     def has_weights(self) -> bool:
-        """Where they are missing, nothing can be run yet, so memory and disk of this machine are
-        not held against the recipe."""
+        """Return whether the weights are there. Where they are missing, nothing can be run yet, so
+        memory and disk of this machine are not held against the recipe."""
         folder = self.recipe.model
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
     def find_weights(self, notes: list[str]) -> Iterator[str]:
-        """They must be there, whole and finite; those of a model that is made here are. One that
-        is small is compared as by a trainer."""
+        """Check that the weights are there, whole and finite; those of a model that is made here
+        are. A small one is compared as by a trainer."""
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
         elif self.recipe.model is not None:

@@ -22,7 +22,7 @@ from fieldcraft.worlds.base import Verdicts
 async def measure_simulator(
     agent: Agent, tasks: Sequence[Task], name: str, emit: Sink
 ) -> dict[str, Any]:
-    """How faithfully an agent simulates its search, and what that does to its answers.
+    """Return how faithfully an agent simulates its search, and what that does to its answers.
 
     Every question is rolled out once with simulated and once with real observations, sampled alike:
     at the temperatures of the run's first simulated stage (1 without one), with the run's seed.
@@ -63,7 +63,7 @@ async def measure_simulator(
 
 
 async def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> Verdicts:
-    """By the run's own world where that can tell, else by what its search returns."""
+    """Judge by the run's own world where that can tell, else by what its search returns."""
     found: Verdicts = []
     for trajectory in dreamt:
         by_world = agent.inputs.judge(trajectory) if agent.inputs is not None else None

@@ -1,11 +1,11 @@
-"""What the stages of a run ask for, wherever it comes from."""
+"""Examples that the stages of a run ask for, wherever they come from."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ class Doubt(str):
 
 
 class Inputs(ABC):
-    """What stages ask for. Every method is a function of the recipe, and of `correct`, which says
-    which answers are right; None: as the recipe says, without a judge. Graders by the names in
-    `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged by."""
+    """Examples that stages ask for. Every method is a function of the recipe, and of `correct`,
+    which tells which answers are right; None: as the recipe says, without a judge. Graders by the
+    names in `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged
+    by."""
 
     recipe: Recipe
     correct: Reward | None = None
@@ -41,43 +42,45 @@ class Inputs(ABC):
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
+        """Return at most `count` of the data set `data` of a stage. Raises UserError if it is
+        unknown."""
 
     @abstractmethod
     def shown(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[tuple[Task, list[Step]]]:
-        """The same as questions and steps, right or wrong, which filters look at. Raises UserError
-        if it is unknown or has no steps."""
+        """Return the same as questions and steps, right or wrong, which filters look at. Raises
+        UserError if it is unknown or has no steps."""
 
     def encoded(
         self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Filtered demonstrations as trajectories. Raises UserError if none can be used."""
+        """Return filtered demonstrations as trajectories. Raises UserError if none can be used."""
         return [encode_demonstration(*each, dialect, tools) for each in shown]
 
     @abstractmethod
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
-        """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
+        """Return at most `count` of the pairs `data` of a stage. Raises UserError if they are
+        unknown."""
 
     def notes(self, data: str, dialect: Dialect, tools: Schemas) -> list[str]:
-        """How many examples of the data set `data` are left out, by the reason, and doubts about
-        the others."""
+        """Return how many examples of the data set `data` are left out, by the reason, and doubts
+        about the others."""
         return []
 
     def notes_of_shown(self, data: str) -> list[str]:
-        """The same of what `shown` returns."""
+        """Return the same notes on what `shown` returns."""
         return []
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
     def evaluation_tasks(self) -> list[Task]:
-        """To test on. Those of the leading split are asked once more with tools under names that no
-        training shows, where the recipe has such names and the questions do not say themselves by
-        which names they call."""
+        """Return the questions to test on. Those of the leading split are asked once more with
+        tools under names that no training shows, where the recipe has such names and the questions
+        do not say themselves by which names they call."""
         asked, leading = self.test_tasks(), self.recipe.evaluation.leading
         if not any(tool.unseen for tool in self.recipe.tools):
             return asked
@@ -86,16 +89,16 @@ class Inputs(ABC):
 
     @abstractmethod
     def test_tasks(self) -> list[Task]:
-        """Questions of the splits of the evaluation."""
+        """Return the questions of the splits of the evaluation."""
 
     @property
     def oracle(self) -> Oracle:
-        """Who knows the best way to answer. Raises UserError where there is none."""
+        """Oracle that knows the best way to answer. Raises UserError where there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
 
     def plan(self, task: Task, dialect: Dialect) -> str:
-        """A way to the answer of a question: `plan` of its metadata, or the thoughts and calls of
-        the oracle, a line each. Raises UserError where there is neither."""
+        """Return a way to the answer of a question: `plan` of its metadata, or the thoughts and
+        calls of the oracle, a line each. Raises UserError where there is neither."""
         if "plan" in task.meta:
             return str(task.meta["plan"])
         try:
@@ -108,32 +111,44 @@ class Inputs(ABC):
         return written_way(oracle.demonstration(task), dialect)
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How a team of scripted agents answers. Raises UserError where there is none."""
+        """Return the steps with which a team of scripted agents answers. Raises UserError where
+        there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
 
     def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How one scripted agent answers. Raises UserError where there is none."""
+        """Return the steps with which one scripted agent answers. Raises UserError where there is
+        none."""
         raise UserError("the questions have no agent: set teacher.model to have a model as one.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
-        """A verdict on each simulated call; None where only the real tool can tell."""
+        """Return a verdict on each simulated call; None where only the real tool can tell."""
         return None
 
+    def probes(self) -> list[Task]:
+        """Return the questions for single facts, which the run's first model is asked before
+        anything else; none where nothing depends on what it knows."""
+        return []
+
+    def knowing(self, rates: Mapping[str, float]) -> Inputs:
+        """Return the same for a model whose share of right answers to each probe is known."""
+        return self
+
     def remarks(self) -> list[str]:
-        """What is not as the recipe asks, a sentence each."""
+        """Return the differences from what the recipe asks, a sentence each."""
         return []
 
     def remarks_on_corpus(self) -> list[str]:
-        """What of the passages is left out, a sentence each; reads all of them."""
+        """Return the passages that are left out, a sentence for each reason; this reads all of
+        them."""
         return []
 
     def reduced(self) -> Inputs:
-        """The same with less to make, of which examples are looked at before a run."""
+        """Return inputs with less to make, of which examples are looked at before a run."""
         return self
 
 
 def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
-    """The thoughts and calls among the steps of a demonstration."""
+    """Return the thoughts and calls among the steps of a demonstration."""
     lines = []
     for step in steps:
         match step:
@@ -145,8 +160,8 @@ def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
 
 
 def agreed(path: Path, refused: Sequence[Unwritable], total: int, most: float) -> Counter[str]:
-    """Why demonstrations of a file cannot be written in the dialect. Raises UserError for more than
-    the share `most` of them."""
+    """Return the reasons for which demonstrations of a file cannot be written in the dialect, with
+    their counts. Raises UserError for more than the share `most` of them."""
     reasons = Counter(error.reason.removeprefix("with ") for error in refused)
     if len(refused) == total > 0:
         raise refused[0]

@@ -59,7 +59,7 @@ async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events:
 
 
 def _wanted(maker: Maker, depth: int, width: int) -> dict[str, int]:
-    """How many of each kind: those in width in equal parts."""
+    """Return the number of questions of each kind: those in width in equal parts."""
     joins = [kind for kind in WIDTH if kind in maker.kinds]
     found = {DEPTH: depth} if depth else {}
     for place, kind in enumerate(joins):

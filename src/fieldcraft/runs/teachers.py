@@ -34,7 +34,7 @@ from fieldcraft.types import AnyTool, UserError
 
 
 async def make_teacher(context: Context) -> Teacher:
-    """The teacher of a recipe and, if models are asked, the tools they use."""
+    """Return the teacher of a recipe and, if models are asked, the tools they use."""
     recipe = context.recipe
     if recipe.teacher.model is None:
         if recipe.teacher.team is not None:
@@ -53,12 +53,14 @@ async def make_teacher(context: Context) -> Teacher:
 
 
 def teacher_sampling(context: Context, settings: TeacherSettings) -> Decoding:
-    """How a teacher with a model is sampled. Raises UserError as `resolve_sampling` does."""
+    """Return the sampling of a teacher with a model. Raises UserError as `resolve_sampling`
+    does."""
     return resolve_sampling(settings, Path(settings.model or ""), context.emit)
 
 
 def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Decoding) -> Prompted:
-    """A model that answers with these tools, within the budget of the recipe."""
+    """Return the teacher of a model that answers with these tools, within the budget of the
+    recipe."""
     return Prompted(
         chat=chat,
         tools=tools,
@@ -71,7 +73,7 @@ def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Dec
 
 
 def make_seated(context: Context, team: Team, seats: Mapping[str, Seat], budget: Limits) -> Seated:
-    """A team that answers with the tools of a run, within a budget."""
+    """Return the teacher of a team that answers with the tools of a run, within a budget."""
     return Seated(
         team=team,
         seats=seats,
@@ -83,7 +85,7 @@ def make_seated(context: Context, team: Team, seats: Mapping[str, Seat], budget:
 
 
 def find_team(name: str) -> Team:
-    """The team of this name. Raises UserError for something else."""
+    """Return the team of this name. Raises UserError for something else."""
     found = find(Kind.TEAM, name)
     if not isinstance(found, Team):
         raise UserError(f"'{name}' is no team: make it a fieldcraft.agents.team.Team.")
@@ -91,7 +93,7 @@ def find_team(name: str) -> Team:
 
 
 async def make_team(context: Context, team: Team, budget: Limits) -> Seated:
-    """The team with a model in each seat; seats with the same settings share one.
+    """Return the team with a model in each seat; seats with the same settings share one.
 
     Raises UserError for the settings of a seat that the team does not have.
     """
@@ -116,7 +118,8 @@ async def make_team(context: Context, team: Team, budget: Limits) -> Seated:
 
 
 async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
-    """The endpoint of these settings, which keeps its replies in `folder`, or the checkpoint.
+    """Return the endpoint of these settings, which keeps its replies in `folder`, or the
+    checkpoint.
 
     Raises UserError if the endpoint does not answer now.
     """
@@ -129,8 +132,8 @@ async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -
 
 
 def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
-    """The endpoint that `teacher.url` and `teacher.model` name. A cache keeps its replies, so that
-    an attempt that was cut short pays only for what it had not asked yet."""
+    """Return the endpoint that `teacher.url` and `teacher.model` name. A cache keeps its replies,
+    so that an attempt that was cut short pays only for what it had not asked yet."""
     assert settings.url is not None
     assert settings.model is not None
     return ChatEndpoint(
@@ -146,7 +149,7 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
 
 
 def _limits(settings: TeacherSettings) -> Truncation:
-    """What an endpoint is asked for."""
+    """Return the limits that an endpoint is asked to keep."""
     return decode_keys(settings.given, settings.usual_temperature)[1]
 
 
@@ -158,7 +161,7 @@ def _local(context: Context, folder: Path) -> Chat:
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """The teachers of a recipe must answer, or at least be there."""
+    """Check that the teachers of a recipe answer, or at least are there."""
     settings = recipe.teacher
     if settings.team is not None:
         find_team(settings.team)
@@ -180,7 +183,7 @@ def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
-    """The endpoint must answer, or the checkpoint be there."""
+    """Check that the endpoint answers, or that the checkpoint is there."""
     assert settings.model is not None
     if settings.url is not None:
         run_async(endpoint_of(settings, cache=None).check(_limits(settings)))

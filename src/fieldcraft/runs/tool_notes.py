@@ -1,4 +1,4 @@
-"""What `fieldcraft check` finds of each tool: whether it can be made, and what is behind it."""
+"""Notes of `fieldcraft check` on each tool: whether it can be made, and what is behind it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fieldcraft.types import AnyTool
 def look_at_tool(
     recipe: Recipe, choice: ToolChoice, draft: Path
 ) -> tuple[list[AnyTool], list[str]]:
-    """The tools that one entry of a recipe makes, and notes on them. No index is built.
+    """Return the tools that one entry of a recipe makes, and notes on them. No index is built.
 
     Raises UserError for an entry that cannot be used.
     """

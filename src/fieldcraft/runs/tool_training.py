@@ -1,4 +1,4 @@
-"""Whether a model was trained with tools: by a run's stages, or before the run began with it."""
+"""Check of a model's training with tools: by a run's stages, or before the run began with it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fieldcraft.runs.folder import find_model
 
 
 def ever_met_tools(recipe: Recipe, name: str) -> bool:
-    """Whether any training of an evaluated model showed it a tool, or let it use one: a stage of
-    the recipe, or one of an earlier run whose model this recipe begins with."""
+    """Return whether any training of an evaluated model showed it a tool, or let it use one: a
+    stage of the recipe, or one of an earlier run whose model this recipe begins with."""
     return met_tools(recipe, name) or (recipe.model is not None and is_agent(recipe.model))
 
 
 def is_agent(model: Path) -> bool:
-    """Whether a checkpoint was trained with tools here, as the run around it says, or its
+    """Return whether a checkpoint was trained with tools here, as the run around it says, or its
     `fieldcraft.json` where it was exported. Of others nothing is known, so they are no agents."""
     if not (model / "config.json").exists():  # an earlier run's, which is gone
         return False

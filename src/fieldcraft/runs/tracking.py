@@ -39,8 +39,9 @@ class _File(BaseModel):
 
 
 def make_trackers(recipe: Recipe) -> dict[str, Tracker]:
-    """The trackers that a recipe names. Raises UserError for a package that is not installed, for
-    settings that a tracker does not have, and for what a tracker finds wrong with them."""
+    """Return the trackers that a recipe names. Raises UserError for a package that is not
+    installed, for settings that a tracker does not have, and for what a tracker finds wrong with
+    them."""
     return {choice.name: _make(choice.name, choice.settings) for choice in recipe.trackers}
 
 
@@ -59,7 +60,7 @@ def _make(name: str, settings: dict[str, Any]) -> Tracker:
 
 
 def tracker_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every tracker must be installed, and take its settings."""
+    """Check that every tracker is installed, and takes its settings."""
     notes.append(", ".join(make_trackers(recipe)) or "none")
     yield from ()
 
@@ -118,7 +119,7 @@ class Trackers:
         self._write()
 
     def _say(self) -> None:
-        """What the trackers have to say, in the thread of the run."""
+        """Report the news of the trackers, in the thread of the run."""
         for follower in self.followers:
             for sentence in follower.news():
                 self.events(Said(sentence))
@@ -136,7 +137,8 @@ class Trackers:
         write_json(self.folder.trackers, self.file.model_dump(mode="json"))
 
     def _count_what_is_told(self) -> None:
-        """A tracker that was not left behind has been told all that is in the run folder."""
+        """Note that a tracker which was not left behind has been told all that is in the run
+        folder."""
         for told in self.file.told.values():
             if not told.behind:
                 for name, log in self.rows.items():
@@ -144,7 +146,7 @@ class Trackers:
                 told.evaluations = self.folder.evaluations()
 
     def _tell_what_is_missing(self, follower: Follower) -> None:
-        """As what came before the tracker was named."""
+        """Tell a tracker what came before it was named."""
         for name, log in self.rows.items():
             for row in log.rows():
                 follower.step(name, row)
@@ -153,7 +155,7 @@ class Trackers:
             follower.evaluation(name, summary, self._steps_before(name, follower.told))
 
     def _steps_before(self, evaluation: str, told: Told) -> int:
-        """How many steps were trained before a model was evaluated."""
+        """Return how many steps were trained before a model was evaluated."""
         stages = list(self.folder.recipe.stages)
         if evaluation in stages:
             trained = stages[: stages.index(evaluation) + 1]
@@ -169,7 +171,7 @@ class Trackers:
 
 
 def _group(path: Path) -> str | None:
-    """The name of the run with several seeds whose folder holds this one."""
+    """Return the name of the run with several seeds whose folder holds this one."""
     recipe = path.parent / "recipe.json"
     if not path.name.startswith("seed-") or not recipe.exists():
         return None

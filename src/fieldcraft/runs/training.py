@@ -47,8 +47,8 @@ async def train_stage(context: Context, name: str, settings: Stage, start: Path)
 
 
 async def _until_trained(context: Context, name: str, settings: Stage, start: Path) -> None:
-    """If a rank dies, all are started again, and the stage continues from its newest checkpoint, as
-    a run does that was killed. Raises UserError if that leads nowhere."""
+    """Train a stage to its end. If a rank dies, all are started again, and the stage continues from
+    its newest checkpoint, as a run does that was killed. Raises UserError if that leads nowhere."""
     folder, deaths = context.folder.stage(name).path, 0
     while True:
         before = saved_steps(folder)
@@ -100,7 +100,7 @@ def _write_whole(write: Callable[[Path], None], dialect: BaseDialect, folder: Pa
 
 
 def _budget(recipe: Recipe, settings: Stage) -> Limits:
-    """That of a stage in an environment of others, which is opened once."""
+    """Return the budget of a stage in an environment of others, which is opened once."""
     return next((period.limits for period in settings.periods(recipe.budget)), recipe.budget)
 
 
@@ -114,13 +114,13 @@ def _material(
 
 
 def stage_type(settings: Stage) -> type[StageType]:
-    """The class behind the `type` of a stage. Raises UserError for one that is none."""
+    """Return the class behind the `type` of a stage. Raises UserError for one that is none."""
     found: type[StageType] = find(Kind.STAGE, settings.type)
     return found
 
 
 def _merged(context: Context, adapter: Path) -> Any:
-    """The first model with an adapter added to its weights, in float32, which holds both."""
+    """Return the first model with an adapter added to its weights, in float32, which holds both."""
     recipe = context.recipe
     assert recipe.lora is not None
     first = context.folder.model("start")

@@ -1,4 +1,4 @@
-"""What an agent does that is loaded from a folder, before any of it is done."""
+"""Consent to what an agent does that is loaded from a folder, before any of it is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.tools.search.index import require_trusted_index
 
 
 def require_trust(run: RunFolder | None, model: Path) -> None:
-    """Raises ConsentNeeded unless the user allows what an agent does: that of a run, or, without
+    """Raise ConsentNeeded unless the user allows what an agent does: that of a run, or, without
     one, that of an exported model. Bare checkpoints are data."""
     if run is None:
         exported = read_agent(model)

@@ -33,7 +33,7 @@ def judge(
     forget: Callable[[], None],
     receive: Callable[[], dict[str, str]],
 ) -> int:
-    """Run a program and its tests; 0 if all tests have passed, else 1.
+    """Run a program and its tests. Returns 0 if all tests have passed, else 1.
 
     Args:
         execute: runs the program and returns its variables, None where it has failed.
@@ -65,7 +65,7 @@ def _be_the_program(
 
 
 def verdict(side: TestSide, imports: str, tests: str) -> int:
-    """0 if the tests run to their end, else 1 and a traceback on stderr.
+    """Return 0 if the tests run to their end, else 1 and a traceback on stderr.
 
     Args:
         side: the way to the program.
@@ -111,7 +111,7 @@ class NamesOfTests(dict[str, Any]):
         return self._side.ask("variable", name)
 
     def __contains__(self, name: object) -> bool:
-        """For tests that look into `globals()`."""
+        """Tell whether a name can be found, for tests that look into `globals()`."""
         try:
             self[str(name)]
         except KeyError:
@@ -120,7 +120,7 @@ class NamesOfTests(dict[str, Any]):
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:
-    """NamesOfTests that are read as global ones and never imported or defined at the top."""
+    """Return the names that tests read as global ones and never import or define at the top."""
     top = table.get_type() == "module"
     found = {
         symbol.get_name()
@@ -136,7 +136,7 @@ def _global_names(table: symtable.SymbolTable) -> set[str]:
 
 
 def _modules(tree: ast.AST) -> set[str]:
-    """NamesOfTests of Python's modules of which only attributes are used."""
+    """Return the names of Python's modules of which tests use only attributes."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bases = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     alone = {node.id for node in names if id(node) not in bases}

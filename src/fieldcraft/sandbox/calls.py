@@ -34,7 +34,7 @@ class Request:
     tests: Mapping[str, str] | None = None  # what `apart.verdict` reads
 
     def message(self, limits: Limits, once: bool) -> dict[str, Any]:
-        """`once`: the interpreter ends with the program."""
+        """Return the message to a worker; `once`: the interpreter ends with the program."""
         return {
             "code": self.code,
             "files": {name: base64.b64encode(data).decode() for name, data in self.files.items()},
@@ -48,7 +48,7 @@ class Request:
 
 
 class _Ended(Enum):
-    """How a call ended in which the program gave no answer."""
+    """End of a call in which the program gave no answer."""
 
     OUT_OF_TIME = auto()
     FLOOD = auto()
@@ -95,14 +95,14 @@ def _files(names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, byt
 
 
 def _most(limits: Limits) -> int:
-    """Of a value that was clipped: with the line about the gap."""
+    """Return the most bytes of a value that was clipped: with the line about the gap."""
     return limits.output_bytes + 64
 
 
 async def _said(
     worker: Worker, request: Request, limits: Limits, once: bool
 ) -> frames.Answer | _Ended:
-    """What the worker answers, or what happened to it."""
+    """Wait for the worker, and return what it answers, or what happened to it."""
     deadline = time.monotonic() + limits.wall_seconds + GRACE_SECONDS
 
     async def talk() -> bytes | frames.Answer | None:

@@ -9,7 +9,7 @@ class Clipped:
     """Bytes as they come; what lies between the head and the tail is dropped."""
 
     def __init__(self, most: int) -> None:
-        """At most `most` bytes are kept."""
+        """Keep at most `most` bytes."""
         self.total = 0
         self._room = most - most // 2
         self._tail_room = most // 2
@@ -29,7 +29,7 @@ class Clipped:
         return max(self.total - self._room - self._tail_room, 0)
 
     def text(self) -> str:
-        """UTF-8, with U+FFFD for what is none."""
+        """Return the text as UTF-8, with U+FFFD for what is none."""
         tail = bytes(self._tail[max(len(self._tail) - self._tail_room, 0) :])
         if not self.left_out:
             return bytes(self._head + tail).decode("utf-8", "replace")
@@ -38,7 +38,7 @@ class Clipped:
 
 
 def clip(text: str, most: int) -> str:
-    """A text of at most `most` bytes, and the line between its halves."""
+    """Clip a text to at most `most` bytes, and the line between its halves."""
     clipped = Clipped(most)
     clipped.add(text.encode("utf-8", "replace"))
     return clipped.text()

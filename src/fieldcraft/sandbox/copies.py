@@ -24,11 +24,12 @@ class References(Protocol):
     """Names what is not copied."""
 
     def reference(self, value: object) -> list[Any]:
-        """The JSON of a value that is not copied. Raises TypeError where it cannot be named."""
+        """Return the JSON of a value that is not copied. Raises TypeError where it cannot be
+        named."""
         ...
 
     def resolve(self, tag: str, parts: list[Any]) -> object:
-        """What such JSON stands for."""
+        """Return what the JSON of `reference` stands for."""
         ...
 
 
@@ -63,7 +64,7 @@ _TAGS = {kind: tag for tag, (kind, _, _) in _MADE_OF.items()}
 
 
 def encode(value: Any, references: References) -> Any:
-    """The JSON of a value. Raises TypeError where it can be neither copied nor named."""
+    """Encode a value as JSON. Raises TypeError where it can be neither copied nor named."""
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
@@ -82,7 +83,8 @@ def encode(value: Any, references: References) -> Any:
 
 
 def decode(data: Any, references: References) -> Any:
-    """What was encoded. Raises ValueError or TypeError for what `encode` does not write."""
+    """Decode what `encode` wrote. Raises ValueError or TypeError for what `encode` does not
+    write."""
     if not isinstance(data, list):
         return data
     tag, parts = data[0], data[1:]
@@ -98,7 +100,7 @@ def decode(data: Any, references: References) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of a subclass of a type that is copied, as that type; otherwise the value."""
+    """Return a value of a subclass of a type that is copied, as that type; otherwise the value."""
     for base in _BASES:
         if isinstance(value, base):
             return base(value)
@@ -134,7 +136,7 @@ def refresh(old: Any, new: Any) -> Any:
 
 
 def built_in(name: str, also_functions: bool) -> Any:
-    """A class of Python's own or, where the sender is trusted, a function.
+    """Return a class of Python's own or, where the sender is trusted, a function.
 
     Raises ValueError for another.
     """

@@ -57,8 +57,9 @@ def _one_of(index: int, values: tuple[int, ...]) -> list[_Instruction]:
 
 
 def _descriptor_commands() -> list[_Instruction]:
-    """Neither larger pipes nor leases. Locks succeed without effect: on a file of the installation
-    they would tell one program about another, and SQLite asks for them in private folders."""
+    """Allow commands on descriptors, but neither larger pipes nor leases. Locks succeed without
+    effect: on a file of the installation they would tell one program about another, and SQLite asks
+    for them in private folders."""
     locks = [i for command in _LOCK_COMMANDS for i in (_do(_EQUAL, command, 0, 1), _NO_EFFECT)]
     return [_argument(1), *locks, *_one_of(1, _DESCRIPTOR_COMMANDS)]
 
@@ -68,7 +69,7 @@ def _clone() -> list[_Instruction]:
 
 
 def _socket_pair() -> list[_Instruction]:
-    """Only connected streams: a datagram could be sent to any address."""
+    """Allow only connected streams: a datagram could be sent to any address."""
     return [
         _argument(0),
         _do(_EQUAL, _UNIX, 0, 3),
@@ -94,7 +95,8 @@ _CHECKED: Mapping[str, Callable[[], list[_Instruction]]] = {
 
 
 def architecture() -> str:
-    """Raises OSError for one whose system calls are not known here."""
+    """Return the architecture of this machine. Raises OSError for one whose system calls are not
+    known here."""
     machine = os.uname().machine
     if machine not in _AUDIT:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
@@ -103,7 +105,7 @@ def architecture() -> str:
 
 @cache  # the template makes it, and workers inherit it
 def build() -> bytes:
-    """The filter for this machine. Raises OSError as `architecture` does."""
+    """Build the filter for this machine. Raises OSError as `architecture` does."""
     audit, numbers = _AUDIT[architecture()]
     program = [
         _do(_LOAD, _ARCHITECTURE),
@@ -120,8 +122,8 @@ def build() -> bytes:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of all runs of neighbours. A filter is compiled for each worker, and
-    the longer it is, the longer that takes."""
+    """Return the first and the last of all runs of neighbours. A filter is compiled for each
+    worker, and the longer it is, the longer that takes."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""What a worker is told and what it answers, over a stream.
+"""Frames of what a worker is told and what it answers, over a stream.
 
 It is told JSON, with its length before it. What it answers is a byte and, for the answer of a
 program, numbers and lengths, and then bytes: nothing is parsed of what a program may have written,
@@ -24,12 +24,12 @@ _NONE = -1
 
 
 class BadFrame(Exception):
-    """What came is no answer to what was asked."""
+    """Frame that is no answer to what was asked."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program's process says of itself; it may lie about nothing but itself."""
+    """Report of a program's process on itself; it may lie about nothing but itself."""
 
     exit_code: int
     value: str | None
@@ -50,12 +50,12 @@ def pack_answer(answer: Answer) -> bytes:
 
 
 def answer_head_size(files: int) -> int:
-    """Bytes of an answer before its value."""
+    """Return the number of bytes of an answer before its value."""
     return ANSWER_HEAD.size + _sizes(files).size
 
 
 def answer_sizes(head: bytes, files: int, most_value: int) -> tuple[int, list[int]]:
-    """The exit code, and the lengths of the value and the files, -1 for what there is not.
+    """Return the exit code, and the lengths of the value and the files, -1 for what there is not.
 
     Raises BadFrame for more than was asked for; the sender is not to be trusted.
     """
@@ -67,12 +67,12 @@ def answer_sizes(head: bytes, files: int, most_value: int) -> tuple[int, list[in
 
 
 def receive(stream: socket.socket) -> dict[str, Any] | None:
-    """What a worker is told next, None at the end of the stream. Blocks."""
+    """Read what a worker is told next; None at the end of the stream. Blocks."""
     return _message(stream, _read(stream, HEAD.size))
 
 
 def receive_with_input(stream: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """The same, and the descriptor that came with it."""
+    """Read what a worker is told next, and the descriptor that came with it."""
     begin, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
     if not begin or not descriptors:
         return None

@@ -1,4 +1,4 @@
-"""Which folders of the host hold the Python installation that programs may read."""
+"""Folders of the host that hold the Python installation that programs may read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ZONES = "/usr/share/zoneinfo"
 
 
 def readable_folders() -> list[str]:
-    """The standard library, installed packages, shared libraries of the system, time zones.
+    """Return the standard library, installed packages, shared libraries of the system, time zones.
 
     No folder lies in another, so that each is bound once.
     """
@@ -28,17 +28,19 @@ def readable_folders() -> list[str]:
 
 
 def root_links() -> Mapping[str, str]:
-    """The links of the root that programs find shared libraries through, as in /lib -> usr/lib."""
+    """Return the links of the root that programs find shared libraries through, as in /lib ->
+    usr/lib."""
     return {path: os.readlink(path) for path in _LINKED if os.path.islink(path)}
 
 
 def _own_prefix() -> bool:
-    """Whether Python is not the system's: the lib folder of that holds everything else, too."""
+    """Return whether Python is not the system's. The lib folder of the system's holds everything
+    else, too."""
     return sys.base_prefix not in ("/usr", "/")
 
 
 def _library_folders() -> set[str]:
-    """Where the system's shared libraries are that this process has loaded."""
+    """Return where the system's shared libraries are that this process has loaded."""
     with open("/proc/self/maps") as maps:
         files = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}
     system = ("/lib", "/usr/lib")

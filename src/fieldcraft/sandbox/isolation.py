@@ -1,4 +1,4 @@
-"""How a process takes its isolation on. The template does the first half, each worker the second.
+"""Isolation that a process takes on. The template does the first half, each worker the second.
 
 The template builds a root that holds the Python installation and nothing else of the host, and
 moves into it for good. A worker, which is forked from it, then gets namespaces and a private folder
@@ -30,7 +30,8 @@ _INODES_PER_MIB = 256
 
 
 def private_places(folders: Sequence[str]) -> list[str]:
-    """The folders that a program may write to. /tmp is none where Python is installed in it."""
+    """Return the folders that a program may write to. /tmp is none of them where Python is
+    installed in it."""
     taken = any(folder.startswith(f"{TEMPORARY}/") for folder in folders)
     return [HOME, SHARED_MEMORY] if taken else [HOME, SHARED_MEMORY, TEMPORARY]
 
@@ -83,7 +84,7 @@ def enter_template(folders: Sequence[str], links: dict[str, str]) -> int:
 
 
 def _new_user(proc: int, flags: int, user: int, group: int) -> None:
-    """A new user namespace, in which this process is INSIDE and may do everything."""
+    """Enter a new user namespace, in which this process is INSIDE and may do everything."""
     kernel.unshare(flags)
     for name, text in (
         ("setgroups", "deny"),
@@ -126,7 +127,7 @@ def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
 
 
 def _stream_links() -> dict[str, str]:
-    """Every name of a standard stream, and where it is."""
+    """Return every name of a standard stream, and where it is."""
     folders = {
         f"{folder}/{number}": stream
         for folder in DESCRIPTORS
@@ -162,7 +163,8 @@ def enter_worker(
 def worker_layers(
     proc: int, places: Sequence[str], limits: Limits
 ) -> list[tuple[str, Callable[[], object]]]:
-    """The steps of `enter_worker` in their order. A layer that is refused spoils no other."""
+    """Return the steps of `enter_worker` in their order. A layer that is refused spoils no
+    other."""
     return [
         ("user", lambda: _new_user(proc, kernel.NEW_USER, INSIDE, INSIDE)),
         (NETWORK, lambda: kernel.unshare(kernel.NEW_NETWORK)),
@@ -183,7 +185,7 @@ def _own_host_name() -> None:
 
 
 def _own_folders(places: Sequence[str], limits: Limits) -> None:
-    """One file system in memory, so that its size limits all private folders together."""
+    """Mount one file system in memory, so that its size limits all private folders together."""
     kernel.unshare(kernel.NEW_MOUNT)
     flags = kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXECUTION
     inodes = limits.disk_mb * _INODES_PER_MIB
@@ -230,7 +232,7 @@ def close_all_but(keep: Collection[int]) -> None:
 
 
 def limit_program(limits: Limits, idle_bytes: int) -> None:
-    """The limits of the program's process, which its children inherit."""
+    """Set the limits of the program's process, which its children inherit."""
     most = {
         resource.RLIMIT_AS: idle_bytes + limits.memory_mb * MIB,
         resource.RLIMIT_NPROC: limits.processes,

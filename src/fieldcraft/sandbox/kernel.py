@@ -41,7 +41,7 @@ def unshare(flags: int) -> None:
 
 
 def enter(namespace: int, flags: int) -> None:
-    """setns(2)."""
+    """Call setns(2)."""
     _call("setns", namespace, flags)
 
 
@@ -51,12 +51,12 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 
 def unmount(target: str) -> None:
-    """Also where it is in use: it is gone for those who come later."""
+    """Unmount a folder, also where it is in use: it is gone for those who come later."""
     _call("umount2", os.fsencode(target), _DETACH)
 
 
 def set_mount_flags(target: str, flags: int) -> None:
-    """Of a mount and of those below it."""
+    """Set the flags of a mount and of those below it."""
     attributes = struct.pack("=QQQQ", flags, 0, 0, 0)
     where = os.open(target, os.O_PATH)
     try:
@@ -83,7 +83,7 @@ def die_with_parent() -> None:
 
 
 def set_dumpable(dumpable: int) -> None:
-    """Whether others of the same user may trace this process and write its files in /proc."""
+    """Say whether others of the same user may trace this process and write its files in /proc."""
     _call("prctl", _SET_DUMPABLE, dumpable, 0, 0, 0)
 
 
@@ -92,7 +92,7 @@ def gain_no_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """All of them, and for good."""
+    """Drop all capabilities, for good."""
     number = 0
     while True:
         try:
@@ -104,14 +104,15 @@ def drop_capabilities() -> None:
 
 
 def set_seccomp_filter(program: bytes) -> None:
-    """A BPF program of 8 bytes an instruction."""
+    """Set a BPF program of 8 bytes an instruction as the filter of system calls."""
     kept = ctypes.create_string_buffer(program, len(program))
     prog = struct.pack("@HP", len(program) // 8, ctypes.addressof(kept))
     _call("prctl", _SET_SECCOMP, _SECCOMP_FILTER, prog, 0, 0)
 
 
 def landlock_version() -> int:
-    """The version of the kernel's Landlock interface. Raises OSError where it is switched off."""
+    """Return the version of the kernel's Landlock interface. Raises OSError where it is switched
+    off."""
     return _call("syscall", _LANDLOCK_CREATE, None, 0, 1)
 
 

@@ -27,7 +27,7 @@ _WRITABLE = _ALL_OF_FILES & ~(_EXECUTE | _MAKE_CHARACTER_DEVICE | _MAKE_SOCKET |
 
 
 def missing(part: str) -> str | None:
-    """Why the kernel cannot do a part, or None."""
+    """Return why the kernel cannot do a part, or None."""
     try:
         version = kernel.landlock_version()
     except OSError as error:

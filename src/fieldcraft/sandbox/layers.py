@@ -25,7 +25,7 @@ CORE = ("user", "mount", "pid")  # without them there is nothing that the others
 
 
 def check_waived(waive: Collection[str]) -> None:
-    """Raises UserError for a name that is no layer, or that of one that cannot be waived."""
+    """Raise UserError for a name that is no layer, or that of one that cannot be waived."""
     for name in waive:
         if name not in LAYERS:
             raise UserError(
@@ -39,7 +39,7 @@ def check_waived(waive: Collection[str]) -> None:
 
 
 def refuse_missing(missing: Mapping[str, str]) -> None:
-    """Raises UserError where a layer that is not waived cannot be had.
+    """Raise UserError where a layer that is not waived cannot be had.
 
     Args:
         missing: layer -> why the system refuses it.

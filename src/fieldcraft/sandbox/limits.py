@@ -1,4 +1,4 @@
-"""What a sandboxed program may use, and what came of running one."""
+"""Limits of what a sandboxed program may use, and the result of running one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one run or, in a session, of each call where a line does not say otherwise."""
+    """Limits of one run or, in a session, of each call where a line does not say otherwise."""
 
     wall_seconds: float = 10.0
     cpu_seconds: int = 10  # of all processes together
@@ -29,12 +29,12 @@ class Limits:
                 raise UserError(f"the limit {name} of a sandbox must be greater than 0.")
 
     def of_worker(self) -> tuple[int, ...]:
-        """Those that a worker has for good."""
+        """Return the limits that a worker has for good."""
         return (self.memory_mb, self.processes, self.disk_mb, self.file_mb)
 
 
 class RunStatus(StrEnum):
-    """How a program ended."""
+    """End of a program."""
 
     FINISHED = "finished"  # by itself; `exit_code` says how
     TIMEOUT = "timeout"  # the limit of wall or of CPU time
@@ -45,7 +45,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """What a program did.
+    """Result of a program.
 
     `exit_code` is as in `subprocess`: negative for a signal, None where the program was stopped.
     `value` is the repr of the last expression, None where there is none. `stdout` and `stderr` are
@@ -66,5 +66,5 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself and without an error."""
+        """Return whether the program ended by itself and without an error."""
         return self.status is RunStatus.FINISHED and self.exit_code == 0

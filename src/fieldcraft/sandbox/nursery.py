@@ -1,4 +1,4 @@
-"""Makes PID namespaces, each with a keeper: its first process, which only keeps it alive.
+"""Nursery of PID namespaces, each with a keeper: its first process, which only keeps it alive.
 
 When a keeper ends, the kernel kills all that is left in its namespace. The nursery is a process of
 its own. It is forked before libraries are loaded, because a process with little memory forks and
@@ -43,7 +43,7 @@ class Nursery:
     """The side of whoever needs namespaces. One is always made in advance."""
 
     def __init__(self, proc: int) -> None:
-        """`proc`: a descriptor of the host's /proc."""
+        """Start the nursery; `proc`: a descriptor of the host's /proc."""
         self._socket, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             self._socket.close()
@@ -52,8 +52,8 @@ class Nursery:
         self._socket.send(_REQUEST)
 
     def take(self) -> Keeper:
-        """Raises OSError where the system gives no more processes, EOFError if the nursery has
-        ended."""
+        """Take a keeper. Raises OSError where the system gives no more processes, EOFError if the
+        nursery has ended."""
         said, handles, _, _ = socket.recv_fds(self._socket, 16, 3)
         if not said:
             raise EOFError("the nursery has ended")
@@ -88,7 +88,7 @@ def _answer(requests: socket.socket, own: int, proc: int) -> None:
 
 
 def _make_keeper(own: int, proc: int) -> tuple[int, int, int]:
-    """What a `Keeper` has, of a new namespace; `own` is this process's."""
+    """Make what a `Keeper` has, of a new namespace; `own` is this process's."""
     kernel.unshare(kernel.NEW_PID)
     orders, writer = os.pipe()
     try:

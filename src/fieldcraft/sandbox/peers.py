@@ -33,7 +33,7 @@ class _Function:
 
 
 class _Peer:
-    """What both ends have: objects that the other one knows by number, and the talk."""
+    """Common part of both ends: objects that the other one knows by number, and the talk."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
@@ -77,7 +77,8 @@ class _Peer:
         return list(message)
 
     def _answer(self, operation: str, arguments: Any, named: Any) -> list[Any]:
-        """["value", it, what the arguments have become if they have changed], or ["error", ...]."""
+        """Return ["value", it, what the arguments have become if they have changed], or ["error",
+        ...]."""
         try:
             given = copies.decode(["list", arguments, named], self)
             before = copies.encode(given, self)
@@ -141,7 +142,8 @@ class TestSide(_Peer):
         raise error
 
     def _copied(self, value: Any) -> Any:
-        """A list in place of what can only be gone through, such as a generator of the tests."""
+        """Return a value, or a list in place of one that can only be gone through, such as a
+        generator of the tests."""
         if type(value) is RemoteObject:
             return value
         return list(value) if isinstance(value, Iterator | KeysView) else value
@@ -178,7 +180,7 @@ class TestSide(_Peer):
         raise ValueError(f"unknown tag {tag}")
 
     def _exception(self, number: int, name: str, *bases: Any) -> Any:
-        """A class of the tests' own, so that they can catch what the program raises."""
+        """Return a class of the tests' own, so that they can catch what the program raises."""
         if number not in self._known:
             made = tuple(copies.decode(base, self) for base in bases)
             self._known[number] = type(name, made, {})

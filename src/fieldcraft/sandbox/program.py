@@ -66,7 +66,7 @@ class Interpreter:
                 os._exit(exit_code)
 
     def _run(self, request: dict[str, Any]) -> tuple[int, str | None]:
-        """(exit code, repr of the last expression)."""
+        """Run a program and return (exit code, repr of the last expression)."""
         code = request["code"]
         linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
         try:
@@ -88,11 +88,11 @@ class Interpreter:
             return 1, None
 
     def _tested(self, code: str) -> int:
-        """The exit code of tests, which come in the next frame."""
+        """Run the tests, which come in the next frame, and return their exit code."""
         return apart.judge(lambda: self._executed(code), self._control.close, self._tests)
 
     def _executed(self, code: str) -> dict[str, Any] | None:
-        """The variables of a program that is tested; None where it fails."""
+        """Run a program that is tested, and return its variables; None where it fails."""
         try:
             exec(compile(code, FILE, "exec", dont_inherit=True), self._main.__dict__)
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
@@ -101,7 +101,7 @@ class Interpreter:
         return self._main.__dict__
 
     def _tests(self) -> dict[str, str]:
-        """The next frame, which is sent behind a program that is tested."""
+        """Read the next frame, which is sent behind a program that is tested."""
         tests = frames.receive(self._control)
         if tests is None:
             os._exit(1)
@@ -120,7 +120,7 @@ class Interpreter:
 
 
 def _compiled(code: str) -> tuple[CodeType, CodeType | None]:
-    """The statements and, where it is the last of them, the expression."""
+    """Return the statements and, where it is the last of them, the expression."""
     tree = ast.parse(code, FILE)
     last: CodeType | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -130,7 +130,7 @@ def _compiled(code: str) -> tuple[CodeType, CodeType | None]:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback as Python prints it, without the frames of this file."""
+    """Print the traceback as Python prints it, without the frames of this file."""
     trace: TracebackType | None = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -156,7 +156,8 @@ def _exit_code(code: object) -> int:
 
 
 def _finish(exit_code: int) -> int:
-    """What Python does at its end: wait for threads, call what is registered."""
+    """Do what Python does at its end, and return the exit code: wait for threads, call what is
+    registered."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -169,7 +170,7 @@ def _finish(exit_code: int) -> int:
 
 
 def _redirect(stdin: int) -> None:
-    """A new standard input, and new text streams over the pipes."""
+    """Set a new standard input, and new text streams over the pipes."""
     os.dup2(stdin, 0)
     os.close(stdin)
     _give_a_name()
@@ -210,7 +211,7 @@ def _write_files(files: dict[str, str]) -> None:
 
 
 def _fetch(names: list[str]) -> tuple[bytes | None, ...]:
-    """The contents of files, None for what is not there and for what would be too much."""
+    """Read the contents of files, None for what is not there and for what would be too much."""
     found: list[bytes | None] = []
     left = frames.MOST_FETCHED
     for name in names:

@@ -1,4 +1,4 @@
-"""What stands in the tests for an object of the program."""
+"""Objects that stand in the tests for objects of the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _side = operator.attrgetter("_RemoteObject__side")
 
 
 class RemoteObject:
-    """Asks the program's process for attributes, items, calls and conversions.
+    """Object that asks the program's process for attributes, items, calls and conversions.
 
     Compared with a value of the tests, an object is equal only where the program copies it as plain
     data, and that comparison is made here. Between two objects of the program, it is asked.
@@ -31,7 +31,7 @@ class RemoteObject:
 
     @staticmethod
     def number_of(remote: RemoteObject) -> int:
-        """The number by which the program's process knows it."""
+        """Return the number by which the program's process knows a remote object."""
         number: int = object.__getattribute__(remote, "_RemoteObject__number")
         return number
 
@@ -51,7 +51,7 @@ class RemoteObject:
         return _side(self).ask("call", self, *arguments, **named)
 
     def __exit__(self, *raised: object) -> None:
-        """Hides nothing that was raised."""
+        """Leave the object's block, and hide nothing that was raised."""
         _side(self).ask("exit", self)
 
     def __contains__(self, value: Any) -> bool:
@@ -67,7 +67,7 @@ class RemoteObject:
 
 
 def _plain(remote: RemoteObject) -> Any:
-    """A copy where the object is plain data but for its class, else the object."""
+    """Return a copy where the object is plain data but for its class, else the object."""
     return _side(remote).ask("plain", remote)
 
 

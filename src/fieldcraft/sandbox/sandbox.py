@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Runs untrusted Python programs. `fieldcraft.sandbox` says what is not covered.
+    """Sandbox for untrusted Python programs. `fieldcraft.sandbox` says what is not covered.
 
     It works in a thread with an event loop of its own. So it can be used from any loop, and limits
     of time hold where that loop is busy.
@@ -133,7 +133,7 @@ class Sandbox:
     def session(
         self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
     ) -> Session:
-        """An interpreter that lives from call to call, with `files` in its working folder. It
+        """Open an interpreter that lives from call to call, with `files` in its working folder. It
         starts with the first call."""
         return Session(self, limits or self.limits, files or {})
 
@@ -153,14 +153,14 @@ class Sandbox:
         self.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> Any:
-        """A future of what is done in the sandbox's own loop."""
+        """Start work, and return a future of what is done in the sandbox's own loop."""
         if not self._stop.alive:
             work.close()
             raise UserError("the sandbox is closed; open another.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _take_place(self) -> None:
-        """A place for a program, which is released when nothing of it runs any more."""
+        """Wait for a place for a program, which is released when nothing of it runs any more."""
         with waiting("a program", f"one of the {self.concurrent} places of the sandbox"):
             await self._places.acquire()
 
@@ -177,7 +177,8 @@ class Sandbox:
             self._bury(worker)
 
     def _bury(self, worker: Worker | None) -> None:
-        """Its place is free when nothing of it runs any more, so that workers cannot pile up."""
+        """Wait until nothing of a worker runs any more, and free its place only then, so that
+        workers cannot pile up."""
         if worker is None:
             self._places.release()
             return
@@ -198,7 +199,7 @@ class Sandbox:
             supervisor.kill(worker)
 
     async def _worker(self, limits: Limits) -> Worker:
-        """One that is ready. Raises NoWorker where the system does not give one."""
+        """Return a worker that is ready. Raises NoWorker where the system does not give one."""
         said = ""
         for attempt in range(_TRIES):
             supervisor = await self._living()
@@ -230,7 +231,8 @@ class Sandbox:
             self._spare.append(supervisor.spawn(self.limits))
 
     async def _living(self) -> Supervisor:
-        """The template, started again if somebody killed it. Raises UserError as at the start."""
+        """Return the template, started again if somebody killed it. Raises UserError as at the
+        start."""
         async with self._starting:
             if not self._running or self._running[0].ended.is_set():
                 self._spare.clear()
@@ -260,7 +262,7 @@ class Session:
         self._began = False
 
     async def run(self, code: str, stdin: str = "") -> Run:
-        """As `Sandbox.run`, with the variables of the calls before."""
+        """Run a program as `Sandbox.run` does, with the variables of the calls before."""
         work = self._run(Request(code, stdin))
         return await asyncio.wrap_future(self._sandbox._do(work))
 
@@ -324,7 +326,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _end(
     loop: asyncio.AbstractEventLoop, thread: threading.Thread, running: list[Supervisor]
 ) -> None:
-    """Of a sandbox that is closed or forgotten: its processes end, and so does its thread."""
+    """End a sandbox that is closed or forgotten: its processes end, and so does its thread."""
 
     async def stop() -> None:
         for supervisor in running:

@@ -53,8 +53,8 @@ class Supervisor:
         self.ended = asyncio.Event()
 
     async def start(self) -> None:
-        """Raises UserError where the system refuses a layer that is not waived, or where the
-        template does not start."""
+        """Start the template. Raises UserError where the system refuses a layer that is not waived,
+        or where the template does not start."""
         ours, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         ours.setblocking(False)
@@ -100,7 +100,7 @@ class Supervisor:
         return message
 
     def spawn(self, limits: Limits) -> Worker:
-        """A worker that will be ready in a moment."""
+        """Start a worker that will be ready in a moment."""
         worker = Worker(next(_numbers), limits, self._forget)
         self._workers[worker.number] = worker
         self._outbox.append((worker.spawn_message(), worker))

@@ -128,7 +128,7 @@ class _Template:
                 return
 
     def _probe(self) -> dict[str, str]:
-        """Layers that a worker could not have -> why; each is tried in a child."""
+        """Return the layers that a worker could not have -> why; each is tried in a child."""
         reader, writer = os.pipe()
         if self._fork_alone() == 0:
             try:
@@ -158,12 +158,12 @@ class _Template:
         return missing
 
     def _fork_alone(self) -> int:
-        """A child that is the first process of a new namespace."""
+        """Fork a child that is the first process of a new namespace."""
         kernel.unshare(kernel.NEW_PID)
         return self._fork()
 
     def _fork(self) -> int:
-        """A child in the namespace that was entered. Later ones are in this process's own."""
+        """Fork a child in the namespace that was entered. Later ones are in this process's own."""
         child = -1
         try:
             child = os.fork()
@@ -201,7 +201,7 @@ class _Template:
                     self._keepers[worker].kill()
 
     def _bury(self, readable: Collection[int]) -> None:
-        """Of the keepers that have ended, nothing is left in their namespaces."""
+        """Bury keepers that have ended: nothing is left in their namespaces."""
         for worker, keeper in list(self._keepers.items()):
             if keeper.process in readable:
                 self._ready.unregister(keeper.process)
@@ -214,8 +214,9 @@ class _Template:
                 _say(self._server, {"gone": worker})
 
     def _take_message(self) -> bool:
-        """False when the other side is gone. There must be a message: `recv_fds` drops its flags,
-        so it would wait for one, and meanwhile nobody would hear of workers that end."""
+        """Take a message. Returns False when the other side is gone. There must be a message:
+        `recv_fds` drops its flags, so it would wait for one, and meanwhile nobody would hear of
+        workers that end."""
         data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 1)
         if not data:
             return False
@@ -267,7 +268,7 @@ class _Template:
         return UsageWatch(self._proc, roots, limits.memory_mb * MIB, self._idle_resident)
 
     def _be_program(self, limits: Limits, handles: Sequence[int]) -> NoReturn:
-        """Of the child: isolate itself, then do what comes over the control socket."""
+        """Isolate this process, a child; then do what comes over the control socket."""
         try:
             self._isolate(limits, *handles)
             control = socket.socket(fileno=_CONTROL)

@@ -1,4 +1,4 @@
-"""What the processes of a program use together, read from the kernel's /proc.
+"""Resources that the processes of a program use together, read from the kernel's /proc.
 
 A limit of the kernel's own is one of each process. So the template looks at all of them, some times
 a second, while the program runs.
@@ -30,7 +30,8 @@ class UsageWatch:
     """The processes of one namespace."""
 
     def __init__(self, proc: int, roots: tuple[int, int], memory_bytes: int, idle: int) -> None:
-        """
+        """Begin to watch the processes of a program.
+
         Args:
             proc: a descriptor of the host's /proc.
             roots: the program's first process and the keeper, to which orphans fall, as the host
@@ -45,20 +46,21 @@ class UsageWatch:
         self._seconds = self._lost = self._began = 0.0
 
     def begin(self, cpu_seconds: float) -> None:
-        """From now on, so much processor time may be used."""
+        """Let so much processor time be used from now on."""
         self._began = self._processor_time([*self._processes()])
         self._cpu = cpu_seconds
 
     def over(self) -> Over | None:
-        """The limit that the processes have passed together."""
+        """Return the limit that the processes have passed together."""
         processes = [*self._processes()]
         if self._processor_time(processes) - self._began > self._cpu:
             return Over.CPU
         return Over.MEMORY if self._memory_is_over(processes) else None
 
     def _memory_is_over(self, processes: list[int]) -> bool:
-        """Pages that several processes have are counted once, which is slow to find out. So that is
-        done where they would be too much if each had its own."""
+        """Return whether the processes use too much memory. Pages that several processes have are
+        counted once, which is slow to find out. So that is only done where they would be too much
+        if each had its own."""
         most = self._memory + self._idle
         each = [_sum(self._proc, f"{process}/status", _RESIDENT) for process in processes]
         if sum(max(bytes_ - self._idle, 0) for bytes_ in each) <= self._memory:
@@ -66,7 +68,8 @@ class UsageWatch:
         return sum(_sum(self._proc, f"{p}/smaps_rollup", _PROPORTIONAL) for p in processes) > most
 
     def _processor_time(self, processes: list[int]) -> float:
-        """Seconds of all processes; time that nobody inherits from one that ends stays counted."""
+        """Return the seconds of all processes; time that nobody inherits from one that ends stays
+        counted."""
         now = 0.0
         for process in processes:
             with suppress(*_ENDED):
@@ -77,8 +80,8 @@ class UsageWatch:
         return now + self._lost
 
     def _processes(self) -> Iterator[int]:
-        """The program and all that it started, whoever is the parent now. The keeper uses nothing
-        itself."""
+        """Yield the process of the program and all that it started, whoever is the parent now. The
+        keeper uses nothing itself."""
         program, keeper = self._roots
         found = [program, keeper]
         for process in found:
@@ -97,12 +100,13 @@ class UsageWatch:
 
 
 def resident_bytes(proc: int) -> int:
-    """What this process has in memory that no file holds; `proc` is a descriptor of /proc."""
+    """Return the bytes that this process has in memory and no file holds; `proc` is a descriptor of
+    /proc."""
     return _sum(proc, "self/status", _RESIDENT)
 
 
 def host_number(proc: int, process: int) -> int:
-    """The number by which the host knows a process; `process` is a descriptor of it."""
+    """Return the number by which the host knows a process; `process` is a descriptor of it."""
     for line in _read(proc, f"self/fdinfo/{process}").splitlines():
         if line.startswith(b"Pid:"):
             return int(line.split()[1])
@@ -110,7 +114,7 @@ def host_number(proc: int, process: int) -> int:
 
 
 def _sum(proc: int, path: str, names: tuple[bytes, ...]) -> int:
-    """Bytes of the lines with these names; 0 of a process that has ended."""
+    """Sum the bytes of the lines with these names; 0 of a process that has ended."""
     with suppress(*_ENDED):
         lines = _read(proc, path).splitlines()
         pairs = (line.split()[:2] for line in lines if line.partition(b":")[0] in names)

@@ -22,7 +22,7 @@ _FLOOD = 256  # times what is kept of the output: a program that writes more is 
 
 
 class Pipe:
-    """What comes out of a pipe is always read, so that the program never waits for it."""
+    """Output of a pipe, which is always read, so that the program never waits for it."""
 
     def __init__(self, descriptor: int, flooded: asyncio.Event) -> None:
         os.set_blocking(descriptor, False)
@@ -41,7 +41,7 @@ class Pipe:
         self._flood = most * _FLOOD
 
     def read(self) -> bool:
-        """Take what there is, within reason; False where there is nothing."""
+        """Take what there is, within reason. Returns False where there is nothing."""
         if not self._open:
             return False
         try:
@@ -71,8 +71,8 @@ class Pipe:
 
 
 def _file_of(stdin: bytes) -> BinaryIO:
-    """A file in memory that can only be read. It is the owner's, because a program that could make
-    such files would have memory that nobody counts."""
+    """Make a file in memory that can only be read. It is the owner's, because a program that could
+    make such files would have memory that nobody counts."""
     file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     file.write(stdin)
     file.seek(0)
@@ -84,7 +84,7 @@ class Worker:
     """One process tree that waits for a program, or for the next call of a session."""
 
     def __init__(self, number: int, limits: Limits, forget: Callable[[Worker], None]) -> None:
-        """`forget` is called once, when nothing of the worker is left."""
+        """Make the control socket; `forget` is called once, when nothing of the worker is left."""
         self.number = number
         self.limits = limits
         self.exit_code: int | None = None  # of the program, once it has ended
@@ -99,7 +99,7 @@ class Worker:
         self._reading = False
 
     def handed_over(self) -> None:
-        """The template has the other ends, or never will."""
+        """Close the other ends here: the template has them, or never will."""
         for handle in self.handles:
             os.close(handle)
         self.handles = ()
@@ -124,7 +124,7 @@ class Worker:
         return None if await self.hear() == frames.READY else "it ended at once"
 
     async def _receive_descriptors(self) -> tuple[str, list[int]]:
-        """What comes first over the control socket: the ends of the output, or a reason."""
+        """Receive what comes first over the control socket: the ends of the output, or a reason."""
         loop = asyncio.get_running_loop()
         readable = loop.create_future()
         loop.add_reader(self._control, readable.set_result, None)
@@ -155,8 +155,8 @@ class Worker:
             self._end_of_use()
 
     async def hear(self, files: int = 0, most_value: int = 0) -> bytes | frames.Answer | None:
-        """The next message: READY, OUT_OF_TIME or an answer with so many files; None if the program
-        ends without one, or sends nonsense."""
+        """Wait for the next message, and return it: READY, OUT_OF_TIME or an answer with so many
+        files; None if the program ends without one, or sends nonsense."""
         self._reading = True
         try:
             kind = await self._receive(1)
@@ -182,7 +182,8 @@ class Worker:
         return frames.Answer(exit_code, text, tuple(found))
 
     def _end_of_use(self) -> None:
-        """A socket must not be closed while the loop watches it."""
+        """End the use of the control socket, and close it if the worker is gone: it must not be
+        closed while the loop watches it."""
         self._reading = False
         if self.gone.is_set():
             self._close()
@@ -199,7 +200,8 @@ class Worker:
         return bytes(data)
 
     def has_gone(self) -> None:
-        """Nothing of it runs any more, so nobody writes into its pipes."""
+        """Close what belongs to the worker: nothing of it runs any more, so nobody writes into its
+        pipes."""
         for pipe in self.outputs:
             while pipe.read():
                 pass

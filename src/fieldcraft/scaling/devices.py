@@ -45,7 +45,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """The device of the table. Raises UserError for a name that it does not have."""
+    """Return the device of the table. Raises UserError for a name that it does not have."""
     if name in DEVICES:
         return DEVICES[name]
     near = get_close_matches(name, DEVICES, n=1)
@@ -56,7 +56,8 @@ def find_device(name: str) -> Device:
 
 
 def nodes_of(device: Device, count: int) -> list[int]:
-    """How many of `count` devices each node has: whole nodes, and the rest on a last one.
+    """Return the number of devices of each node that `count` devices take: whole nodes, and the
+    rest on a last one.
 
     Raises UserError where there are none.
     """
@@ -67,7 +68,8 @@ def nodes_of(device: Device, count: int) -> list[int]:
 
 
 def wires(device: Device, ranks: int) -> float:
-    """Bytes a second that each of so many ranks sends: the slowest wire between them decides."""
+    """Return the bytes a second that each of so many ranks sends: the slowest wire between them
+    decides."""
     if ranks == 1:
         return math.inf
     return device.link if ranks <= device.of_node else device.network

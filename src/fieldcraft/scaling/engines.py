@@ -16,7 +16,7 @@ ALMOST = 1e-6  # of a token: what rounding leaves of a turn that is complete
 
 
 class Speed(Protocol):
-    """How fast an engine is, as `costs.Roofline`."""
+    """The speed of an engine, as `costs.Roofline` has it."""
 
     def step(self, rows: int, tokens: float) -> float: ...
 
@@ -80,7 +80,7 @@ class Modelled:
         pass
 
     async def publish(self, version: int) -> None:
-        """Everything that is being sampled is read again with the new weights."""
+        """Publish new weights: everything that is being sampled is read again with them."""
         self._advance()
         self.at += self.publish_seconds + self.speed.prefill(self.held)
         self.cached.clear()
@@ -115,7 +115,7 @@ class Modelled:
         self._set_timer()
 
     def _versions(self, begin: float, end: float) -> list[Span]:
-        """How many tokens of a turn each version of the policy sampled."""
+        """Return the number of tokens of a turn that each version of the policy sampled."""
         spans: list[Span] = []
         until = end
         for place, version in reversed(self.published):

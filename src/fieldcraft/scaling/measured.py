@@ -1,4 +1,4 @@
-"""The device `cpu`: what a core of this machine reaches, measured on the spot."""
+"""The device `cpu`: the rates that a core of this machine reaches, measured on the spot."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TRIES = 5
 
 
 def measure_cpu() -> Device:
-    """One core with torch in float32, and its part of the memory. The rate is that of products of
-    matrices, the bandwidth that of products of a vector with many matrices, as rows are sampled.
-    Both are divided by the shares of a peak that formulas count with."""
+    """Measure one core with torch in float32, and its part of the memory. The rate is that of
+    products of matrices, the bandwidth that of products of a vector with many matrices, as rows are
+    sampled. Both are divided by the shares of a peak that formulas count with."""
     cores = os.cpu_count() or 1
     one, vector = torch.ones(WIDTH, WIDTH), torch.ones(1, WIDTH)
     many = torch.ones(MATRICES, WIDTH, WIDTH)

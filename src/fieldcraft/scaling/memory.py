@@ -33,16 +33,17 @@ CLUSTER_BYTES = 130_000_000
 
 
 def root_parameters(config: Any) -> int:
-    """Those outside of the layers: the input embedding and, unless it is the same, the output."""
+    """Return the number of parameters outside of the layers: the input embedding and, unless it is
+    the same, the output."""
     matrices = 1 if config.tie_word_embeddings else 2
     return int(matrices * config.vocab_size * config.hidden_size)
 
 
 def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
-    """A trainer's share. What is trained, what is only read and the gradients are cut evenly. Whole
-    at a time are two layers (one is computed, the next one gathered), the gradient of one, and all
-    that is outside of the layers. The gradient of the latter is whole when there are no activations
-    any more, so the larger of both counts."""
+    """Return the memory of a trainer's share. What is trained, what is only read and the gradients
+    are cut evenly. Whole at a time are two layers (one is computed, the next one gathered), the
+    gradient of one, and all that is outside of the layers. The gradient of the latter is whole when
+    there are no activations any more, so the larger of both counts."""
     recipe, footprint, ranks = setup.recipe, stage.footprint, max(cluster.trainers, 1)
     size = BYTES[recipe.dtype]
     critics = setup.parameters * footprint.critics
@@ -70,8 +71,8 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
 
 
 def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
-    """What a rank keeps of a line of tokens, of which it has its part. Keys and values are those of
-    the whole line, in each layer that is kept."""
+    """Return the bytes that a rank keeps of a line of tokens, of which it has its part. Keys and
+    values are those of the whole line, in each layer that is kept."""
     mine = max(stage.optim.micro_tokens, ceil(longest_text(setup.recipe, stage) / context))
     kept = activation_bytes(setup, stage, mine)
     if context == 1:
@@ -83,15 +84,16 @@ def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
 
 
 def _rounded(setup: Sizes) -> int:
-    """The copy that a model which is not in shards computes with, where it has masters."""
+    """Return the bytes of the copy that a model which is not in shards computes with, where it has
+    masters."""
     if setup.recipe.lora is not None or setup.recipe.dtype == "float32":
         return 0
     return setup.trained * BYTES[setup.recipe.dtype]
 
 
 def engine_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
-    """The share of one device of an engine: weights and caches are cut over its devices. `max_rows`
-    is that of all engines together. vLLM takes what `engine.memory` says."""
+    """Return the memory of one device of an engine: weights and caches are cut over its devices.
+    `max_rows` is that of all engines together. vLLM takes what `engine.memory` says."""
     recipe, footprint = setup.recipe, stage.footprint
     size, devices = BYTES[recipe.dtype], cluster.engine_devices
     rows = ceil(min(recipe.max_rows, footprint.rollouts) / max(cluster.engines, 1))
@@ -106,8 +108,8 @@ def engine_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
 
 
 def process_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> dict[str, Parts]:
-    """What each kind of process takes in a stage. Those that train and sample in turns have two
-    rows, of which the larger counts."""
+    """Return the memory that each kind of process takes in a stage. Those that train and sample in
+    turns have two rows, of which the larger counts."""
     trainer = rank_parts(setup, stage, cluster)
     kept = {part: trainer[part] for part in (STATE, READ, GATHERED)}
     if not cluster.trainers and not cluster.engines:
@@ -122,8 +124,9 @@ def process_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> dict[str, Par
 
 
 def _own_parts(setup: Sizes, stage: Stage, trainer: Parts, kept: Parts) -> dict[str, Parts]:
-    """The run's own process, which trains and samples with one model; `runs/memory.py` has its
-    sum. Where it does both at once, the engine has a copy of what is trained."""
+    """Return the memory of the run's own process, which trains and samples with one model;
+    `runs/memory.py` has its sum. Where it does both at once, the engine has a copy of what is
+    trained."""
     recipe, footprint = setup.recipe, stage.footprint
     frozen = setup.parameters * BYTES[recipe.dtype] * footprint.frozen
     trainer[READ] += frozen

@@ -29,7 +29,7 @@ YEAR = 365 * 24 * 3600.0  # virtual seconds, after which a simulation is stuck
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What is simulated: rollouts on engines, and steps on trainers.
+    """A pipeline to simulate: rollouts on engines, and steps on trainers.
 
     `learn_seconds` says how long a step over rollouts takes, from their tokens and their number.
     `speed` is that of each engine, and `speeds` those of engines that differ.
@@ -50,7 +50,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: when it began, in seconds, how long it waited and trained, and what it trained."""
+    """A step: when it began, in seconds, how long it waited and trained, and what it trained."""
 
     began: float
     ended: float
@@ -94,7 +94,7 @@ class Simulated:
 
 
 class Right(StatelessReward):
-    """Every rollout is right: it is only counted."""
+    """A reward that finds every rollout right: it is only counted."""
 
     name = "em"
 
@@ -103,7 +103,7 @@ class Right(StatelessReward):
 
 
 def simulate(pipeline: Pipeline) -> Simulated:
-    """The steps of a pipeline. The same pipeline has always the same steps."""
+    """Simulate a pipeline, and return its steps. The same pipeline has always the same steps."""
 
     async def run() -> list[Step]:
         with VirtualClock().patch_loop():
@@ -114,7 +114,7 @@ def simulate(pipeline: Pipeline) -> Simulated:
 
 
 async def _steps(pipeline: Pipeline) -> list[Step]:
-    """As `train/stages/rl.py:RlStage.step` has it: sample, train, publish."""
+    """Run the steps as `train/stages/rl.py:RlStage.step` has them: sample, train, publish."""
     sampler = _sampler(pipeline)
     clock, steps = asyncio.get_running_loop().time, list[Step]()
     await sampler.open()
@@ -138,13 +138,13 @@ async def _steps(pipeline: Pipeline) -> list[Step]:
 
 
 def _size(groups: Sequence[Group]) -> tuple[int, int]:
-    """Rollouts and their tokens."""
+    """Return the number of rollouts and the number of their tokens."""
     played = [cast(Played, trajectory) for group in groups for trajectory in group]
     return len(played), sum(rollout.length for rollout in played)
 
 
 def _sampler(pipeline: Pipeline) -> Sampler:
-    """The real one; what it never asks for in a simulation is not there."""
+    """Return the real sampler, without what it never asks for in a simulation."""
     staleness = pipeline.max_staleness
     ahead = pipeline.steps + staleness + 1  # so that the last steps are like the others
     settings = Rl.model_validate(

@@ -1,4 +1,4 @@
-"""What a recipe takes on so many devices, before anything starts: places, memory and time."""
+"""The plan of a recipe on so many devices, before anything starts: places, memory and time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ POWERS = tuple(2**power for power in range(8))
 
 @dataclass(frozen=True)
 class Plan:
-    """`chosen` says whether the plan split the devices itself, as the recipe does not."""
+    """A plan of a run. `chosen` says whether it split the devices itself, as the recipe does
+    not."""
 
     cluster: Cluster
     chosen: bool
@@ -38,7 +39,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of all stages whose steps are known."""
+        """Seconds of all stages whose steps are known."""
         return sum(time.seconds or 0.0 for time in self.times)
 
     @property
@@ -52,7 +53,7 @@ class Plan:
 
 
 def read_model(recipe: Recipe) -> Setup:
-    """The model's shapes, without weights. Raises UserError where there is none to be read."""
+    """Read the model's shapes, without weights. Raises UserError where there is none to be read."""
     with tempfile.TemporaryDirectory() as draft:
         setup = Setup(recipe, Path(draft))
         problems: list[str] = []
@@ -65,7 +66,7 @@ def read_model(recipe: Recipe) -> Setup:
 
 
 def make_plan(setup: Sizes, device: Device, count: int, usual: Usual) -> Plan:
-    """The plan of a recipe on `count` devices.
+    """Plan the run of a recipe on `count` devices.
 
     Raises UserError for no devices, for fewer than the recipe asks for, for a recipe without
     stages, and for one that does not fit, with what to change.
@@ -89,8 +90,8 @@ def make_plan(setup: Sizes, device: Device, count: int, usual: Usual) -> Plan:
 
 
 def _split(setup: Sizes, device: Device, timing: Timing, count: int) -> Cluster:
-    """Trainers and engines for a recipe that names none: those with which its longest stage is
-    fastest. In turns each device does both."""
+    """Return the trainers and engines for a recipe that names none: those with which its longest
+    stage is fastest. In turns each device does both."""
     recipe, rest = setup.recipe, dict(setup.recipe.cluster)
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     if not stages:
@@ -123,7 +124,8 @@ def _split(setup: Sizes, device: Device, timing: Timing, count: int) -> Cluster:
 
 
 def _fewest_trainers(setup: Sizes, device: Device, numbers: Sequence[int]) -> int | None:
-    """Of some numbers of trainers the first with which every stage fits."""
+    """Return the first of some numbers of trainers with which every stage fits; None where no
+    number does."""
     clusters = (replace_cluster(setup.recipe.cluster, trainers=n) for n in numbers)
     return next((c.trainers for c in clusters if _trainers_fit(setup, device, c)), None)
 
@@ -134,7 +136,7 @@ def _trainers_fit(setup: Sizes, device: Device, cluster: Cluster) -> bool:
 
 
 def replace_cluster(cluster: Cluster, **changes: int | bool) -> Cluster:
-    """The section with other values, unchecked."""
+    """Return the section `cluster` with other values, unchecked."""
     return cluster.model_copy(update=changes)
 
 
@@ -156,7 +158,7 @@ def _too_large(
 
 
 def _advice(setup: Sizes, device: Device, count: int, cluster: Cluster, process: str) -> str:
-    """What to set, so that it fits."""
+    """Return advice on what to set, so that it fits."""
     recipe = setup.recipe
     if process == "engine":
         for devices in POWERS:
@@ -183,7 +185,7 @@ def _advice(setup: Sizes, device: Device, count: int, cluster: Cluster, process:
 
 
 def _examples(recipe: Recipe, stage: Stage) -> int | None:
-    """How many examples a supervised stage has, where a file of lines says so."""
+    """Return the number of examples that a supervised stage has, where a file of lines says so."""
     if not isinstance(stage, Supervised):
         return None
     file = recipe.pairs if isinstance(stage, Pairs) else recipe.demonstrations
@@ -195,12 +197,12 @@ def _examples(recipe: Recipe, stage: Stage) -> int | None:
 
 
 def giga(size: float) -> str:
-    """Bytes as a reader takes them in."""
+    """Format a number of bytes for a reader."""
     return f"{size / 1e9:.3g} GB"
 
 
 def placed(plan: Plan) -> Iterator[str]:
-    """A line for each node: which processes are on which of its devices."""
+    """Yield a line for each node: which processes are on which of its devices."""
     for node, devices in enumerate(plan.nodes):
         here = [one for one in plan.places if one.node == node]
         parts = [_span(here, role) for role in ("trainer", "engine")]

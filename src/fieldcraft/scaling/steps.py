@@ -1,4 +1,4 @@
-"""How long a step takes in the mean, and which split of the devices makes it shortest."""
+"""The mean time of a step, and the split of the devices that makes it shortest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fieldcraft.scaling.engines import Speed
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The rollouts of a step: how many, and what one is in the mean. `written` are tokens of the
-    policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
+    """The rollouts of a step: their number, and what one is in the mean. `written` are tokens of
+    the policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
     `waiting` seconds for its tools."""
 
     count: int
@@ -26,7 +26,7 @@ class Rollouts:
 
 
 def sampling(speed: Speed, engines: int, rows: int, rollouts: Rollouts, ahead: int = 0) -> float:
-    """Seconds in which `engines` engines sample the rollouts of a step, in the mean.
+    """Return the seconds in which `engines` engines sample the rollouts of a step, in the mean.
 
     An engine has as many rows as there is work for: those of this step, and of `ahead` further
     ones. A text is half as long as in the end while it grows. What is under way when new weights
@@ -59,8 +59,8 @@ def best_split(
     sampling: Callable[[int], float],
     fewest: int = 1,
 ) -> Split | None:
-    """The split of devices by which the slower of both sides is fastest, with at least `fewest`
-    trainers: both work at the same time. None where they are too few."""
+    """Return the split of devices by which the slower of both sides is fastest, with at least
+    `fewest` trainers: both work at the same time. None where they are too few."""
     found = [
         Split(devices - engines * engine_devices, engines, 0.0)
         for engines in range(1, devices // engine_devices + 1)

@@ -1,4 +1,4 @@
-"""How long the stages of a recipe take on a cluster, by the formulas of `costs.py`."""
+"""The time that the stages of a recipe take on a cluster, by the formulas of `costs.py`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FASTER: dict[Limit, str] = {  # what to change
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a text of the run is in the mean: its tokens within the budget of the recipe, the share
-    of them that the policy writes, and the seconds that its tools take."""
+    """The mean text of the run: its tokens within the budget of the recipe, the share of them that
+    the policy writes, and the seconds that its tools take."""
 
     tokens: float
     written: float
@@ -37,7 +37,7 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a step, and how many steps there are; None: that depends on data not looked at."""
+    """Seconds of a step, and the number of steps; None: it depends on data not looked at."""
 
     name: str
     steps: int | None
@@ -53,7 +53,8 @@ class StageTime:
 
 
 def shape_of(setup: Sizes) -> Shape:
-    """What multiplies: not the input embedding, unless it is the output layer as well."""
+    """Return the shape of the matrices that multiply: without the input embedding, unless it is the
+    output layer as well."""
     config, recipe = setup.config, setup.recipe
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     size = BYTES[recipe.dtype]
@@ -68,7 +69,7 @@ def shape_of(setup: Sizes) -> Shape:
 
 
 def passes_of(recipe: Recipe, stage: Stage) -> Passes:
-    """Which models compute something with each token that is trained."""
+    """Return the passes of the models that compute something with each token that is trained."""
     footprint = stage.footprint
     read = footprint.references + footprint.teachers
     if isinstance(stage, Rl):
@@ -78,7 +79,7 @@ def passes_of(recipe: Recipe, stage: Stage) -> Passes:
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one recipe on one kind of device."""
+    """The timing of one recipe on one kind of device."""
 
     setup: Sizes
     device: Device
@@ -89,7 +90,7 @@ class Timing:
         return Trainers(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
 
     def each(self, name: str, stage: Stage, cluster: Cluster) -> Iterator[StageTime]:
-        """The time of a stage, or of each period of one whose budget changes."""
+        """Yield the time of a stage, or of each period of one whose budget changes."""
         periods = stage.periods(self.setup.recipe.budget)
         if len(periods) < 2:
             yield self.at_longest(stage).of(name, stage, cluster)
@@ -100,16 +101,16 @@ class Timing:
             yield replace(found, name=steps, steps=period.end - period.begin)
 
     def at_longest(self, stage: Stage) -> Timing:
-        """That of the texts that a stage has in the largest of its budgets."""
+        """Return the timing of the texts that a stage has in the largest of its budgets."""
         return self._scaled(longest_text(self.setup.recipe, stage))
 
     def _scaled(self, total: int) -> Timing:
-        """Texts of another budget are shorter or longer in proportion."""
+        """Return the timing for another budget, whose texts are shorter or longer in proportion."""
         tokens = self.usual.tokens * total / self.setup.recipe.budget.total_tokens
         return replace(self, usual=replace(self.usual, tokens=tokens))
 
     def of(self, name: str, stage: Stage, cluster: Cluster) -> StageTime:
-        """The time of a step, and what limits it."""
+        """Return the time of a step, and what limits it."""
         shape, trainers = shape_of(self.setup), self.trainers(stage, cluster)
         passes = passes_of(self.setup.recipe, stage)
         tokens = self._trained(stage)
@@ -138,7 +139,7 @@ class Timing:
         return StageTime(name, stage.steps, sampled, training, sent, both + sent, slow)
 
     def sampling(self, stage: Rl, cluster: Cluster) -> float:
-        """Seconds in which the engines sample what a step trains."""
+        """Return the seconds in which the engines sample what a step trains."""
         speed = Roofline(shape_of(self.setup), self.device, cluster.engine_devices)
         engines = max(cluster.engines, 1)
         rows = ceil(self.setup.recipe.max_rows / engines)
@@ -146,7 +147,7 @@ class Timing:
         return sampling(speed, engines, rows, self._rollouts(stage), ahead)
 
     def _alone(self, stage: Rl) -> float:
-        """The same with an engine for each rollout: more engines do not help any more."""
+        """Return the seconds with an engine for each rollout: more engines do not help any more."""
         speed = Roofline(shape_of(self.setup), self.device)
         rollouts = self._rollouts(stage)
         ahead = stage.asynchronous.max_staleness
@@ -162,7 +163,7 @@ class Timing:
         return Rollouts(count, written, usual.tokens, written * longest, waiting * longest)
 
     def _trained(self, stage: Stage) -> float:
-        """Tokens that a step trains on."""
+        """Return the number of tokens that a step trains on."""
         if isinstance(stage, Rl):
             return stage.questions * stage.group * stage.epochs * self.usual.tokens
         texts = 2 if isinstance(stage, Pairs) else 1

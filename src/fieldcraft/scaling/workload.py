@@ -1,4 +1,4 @@
-"""Rollouts in virtual time: how long they are and how long their tools take, with long tails."""
+"""Rollouts in virtual time: their lengths and the latencies of their tools, with long tails."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Log-normal, as lengths and latencies are: its median, its 99th percentile, and a limit.
-    Equal numbers are always that number."""
+    """A log-normal distribution, as lengths and latencies have it: its median, its 99th percentile,
+    and a limit. Equal numbers are always that number."""
 
     median: float
     long: float
@@ -33,7 +33,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a rollout is made of: a prompt, turns, and between two turns a call whose observation is
+    """The parts of a rollout: a prompt, turns, and between two turns a call whose observation is
     read. After each call comes another one with the same probability, so that there are `calls` in
     the mean."""
 
@@ -60,7 +60,7 @@ class Played(Trajectory):
 
 @dataclass(frozen=True)
 class Player:
-    """Plays rollouts; obeys `rollout.environments.Play`. Calls pass the gate."""
+    """A player of rollouts; obeys `rollout.environments.Play`. Calls pass the gate."""
 
     workload: Workload
     gate: Gate

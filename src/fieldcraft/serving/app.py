@@ -40,7 +40,7 @@ Pieces = Callable[[Running, Asked, Service], AsyncIterator[Record]]
 
 
 def create_app(service: Service, token: str | None = None, host: str = "127.0.0.1") -> Starlette:
-    """The server as an ASGI application."""
+    """Return the server as an ASGI application."""
     tools, tool_routes = mcp_app(service, host)
     answers = _Answers(service)
 
@@ -67,7 +67,7 @@ def create_app(service: Service, token: str | None = None, host: str = "127.0.0.
 
 
 class _Answers:
-    """What each route answers."""
+    """Answers of each route."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -155,7 +155,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _whole(request: Request, running: Running, work: Awaitable[Record]) -> Response:
-    """The answer in one piece. If the client hangs up, nothing goes on working for it."""
+    """Return the answer in one piece. If the client hangs up, nothing goes on working for it."""
     answer = asyncio.ensure_future(work)
     gone = asyncio.create_task(_hang_up(request))
     try:
@@ -181,7 +181,7 @@ def _typed(record: Record) -> str:
 def _stream(
     running: Running, pieces: AsyncIterator[Record], write: Callable[[Record], str], end: str = ""
 ) -> Response:
-    """Server-sent events. Starlette closes them when the client hangs up."""
+    """Return server-sent events. Starlette closes them when the client hangs up."""
 
     async def lines() -> AsyncIterator[str]:
         try:

@@ -1,4 +1,4 @@
-"""What a client asks: requests of both interfaces become one question and how to sample its answer.
+"""Requests of clients: those of both interfaces become one question and how to sample its answer.
 
 What an agent cannot do is refused with a sentence, never ignored: an agent has tools and stop
 strings of its own.
@@ -42,8 +42,8 @@ class Asked:
     with_usage: bool = False  # whether the last piece of a stream of chat says what was used
 
     def decoding(self, usual: Decoding) -> Decoding:
-        """How it is sampled, as `usual` where it does not say. Raises Refused for limits of greedy
-        sampling."""
+        """Return the sampling of the answer, as `usual` where the request does not say. Raises
+        Refused for limits of greedy sampling."""
         temperature = usual.temperature if self.temperature is None else self.temperature
         said = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         own: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
@@ -77,7 +77,7 @@ class _Sampled(ProtocolRequest):
 
     @property
     def sampled(self) -> dict[str, Any]:
-        """The fields of `Asked` that say how it is sampled."""
+        """Fields of `Asked` that say how it is sampled."""
         top_k = None if self.top_k is None else max(self.top_k, 0)
         return {
             "temperature": self.temperature,
@@ -96,7 +96,8 @@ _STEPS: tuple[str, ...] = get_args(_Step.model_fields["type"].annotation)
 
 
 def _kind(item: Any) -> str:
-    """The tag of an item, in the form of those that `complaints` leaves out of a place."""
+    """Return the tag of an item, in the form of the tags that `complaints` leaves out of a
+    place."""
     return "item[step]" if isinstance(item, dict) and item.get("type") in _STEPS else "item[said]"
 
 
@@ -126,7 +127,7 @@ class _Response(_Sampled):
 
 
 def read_chat(body: bytes) -> Asked:
-    """A request of chat completions. Raises Refused."""
+    """Read a request of chat completions. Raises Refused."""
     read = read_request(_Chat, body, Server.CHAT)
     return Asked(
         model=read.model,
@@ -139,7 +140,7 @@ def read_chat(body: bytes) -> Asked:
 
 
 def read_response(body: bytes) -> Asked:
-    """A request of the Responses interface. Raises Refused."""
+    """Read a request of the Responses interface. Raises Refused."""
     read = read_request(_Response, body, Server.RESPONSES)
     said = [("system", read.instructions)] if read.instructions else []
     said += _said([item for item in read.input if isinstance(item, _Item)], "input")
@@ -153,7 +154,7 @@ def read_response(body: bytes) -> Asked:
 
 
 def question_of(said: Sequence[tuple[str, str]]) -> str:
-    """The question that (role, text) pairs ask.
+    """Return the question that (role, text) pairs ask.
 
     A single message of a user is the question. What was said before is put into the question as
     plain text, because an agent was trained on questions and its prompt has no place for more.
@@ -168,7 +169,7 @@ def question_of(said: Sequence[tuple[str, str]]) -> str:
 
 
 def _said(messages: Sequence[Message], where: str) -> list[tuple[str, str]]:
-    """The role and the text of each message. Raises Refused for calls and their results."""
+    """Return the role and the text of each message. Raises Refused for calls and their results."""
     for place, message in enumerate(messages):
         if message.is_result or message.calls:
             param = f"{where}.{place}.role"

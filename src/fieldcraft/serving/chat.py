@@ -24,7 +24,8 @@ Record = dict[str, Any]
 
 
 async def completion(running: Running, asked: Asked, service: Service) -> Record:
-    """The whole answer as an object `chat.completion`. Raises Refused where there is none."""
+    """Return the whole answer as an object `chat.completion`. Raises Refused where there is
+    none."""
     thought, before = "", ""
     async for event in running.events():
         match event:
@@ -47,7 +48,7 @@ async def completion(running: Running, asked: Asked, service: Service) -> Record
 
 
 async def chunks(running: Running, asked: Asked, service: Service) -> AsyncIterator[Record]:
-    """The answer piece by piece, as objects `chat.completion.chunk`. Raises Refused where it
+    """Yield the answer piece by piece, as objects `chat.completion.chunk`. Raises Refused where it
     fails."""
     head = _head(running, asked, "chat.completion.chunk")
     chunk = partial(protocol.chunk, head)
@@ -71,7 +72,7 @@ async def chunks(running: Running, asked: Asked, service: Service) -> AsyncItera
 
 
 def refuse_failed(trajectory: Trajectory, late: bool, service: Service) -> None:
-    """Raises Refused for a rollout that came to no end of its own."""
+    """Raise Refused for a rollout that came to no end of its own."""
     if late:
         told = f"The agent did not answer within {service.limits.seconds:g} s."
         raise failed(told, "time_limit", 504)
@@ -84,8 +85,8 @@ def finish_of(trajectory: Trajectory) -> str:
 
 
 def usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Record:
-    """Tokens as they are in the trajectory: those the agent wrote, and all others that it read,
-    each once. What it wrote beside its answer counts as reasoning."""
+    """Return the counts of the tokens as they are in the trajectory: those the agent wrote, and all
+    others that it read, each once. What it wrote beside its answer counts as reasoning."""
     written, every = written_tokens(trajectory), len(trajectory.ids)
     answer = len(encode_plain(tokenizer, trajectory.answer or ""))
     return {

@@ -1,4 +1,4 @@
-"""What happens while a request is answered, in its order, as both interfaces tell it."""
+"""Events while a request is answered, in their order, as both interfaces tell them."""
 
 from __future__ import annotations
 

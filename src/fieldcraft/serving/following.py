@@ -81,7 +81,7 @@ class Turn:
         self._tell(joined(self.reader.read(self.reader.settled(self.text), self.inside)))
 
     def end(self, text: str, move: Answer | tuple[Any, ...] | None) -> None:
-        """The whole text is there, and what the dialect reads in it."""
+        """End the turn: the whole text is there, and what the dialect reads in it."""
         if self.answers:
             return
         thoughts = self.reader.read(text, self.inside)
@@ -103,7 +103,8 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedPolicy(Policy):
-    """`most_tokens` limits what the policy writes in all its turns; None does not."""
+    """Policy that is followed while it writes. `most_tokens` limits what it writes in all its
+    turns; None does not."""
 
     engine: ServedEngine
     follower: Follower
@@ -125,7 +126,8 @@ class FollowedPolicy(Policy):
     def _move(
         self, trajectory: Trajectory, done: Completion, stop: Sequence[str]
     ) -> Answer | tuple[Any, ...] | None:
-        """What the rollout reads in a turn; nothing in one that was cut or sums up."""
+        """Return the move that the rollout reads in a turn; nothing in one that was cut or sums
+        up."""
         dialect = self.follower.dialect
         if done.reason is StopReason.LENGTH or tuple(stop) != dialect.stop:
             return None
@@ -133,5 +135,5 @@ class FollowedPolicy(Policy):
 
 
 def written_tokens(trajectory: Trajectory) -> int:
-    """How many tokens the policy has sampled."""
+    """Return the number of tokens that the policy has sampled."""
     return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)

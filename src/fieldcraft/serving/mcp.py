@@ -16,8 +16,8 @@ PATH = "/mcp"
 
 
 def mcp_app(service: Service, host: str) -> tuple[MCPServer, Starlette]:
-    """A server with the tool `ask`, and its routes as an application. Names of other hosts than
-    the loopback's are refused if `host` is the loopback."""
+    """Return a server with the tool `ask`, and its routes as an application. Names of other hosts
+    than the loopback's are refused if `host` is the loopback."""
     server = MCPServer(service.name, log_level="WARNING")
     tools = ", ".join(tool.name for tool in service.env.tools) or "none"
 

@@ -1,4 +1,4 @@
-"""What /metrics shows, in Prometheus' format."""
+"""Metrics that /metrics shows, in Prometheus' format."""
 
 from __future__ import annotations
 

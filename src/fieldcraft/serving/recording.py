@@ -17,7 +17,8 @@ class Recording:
     """A folder with the journals of a server. What it takes is on the disk, whole, or not there."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UserError for a folder that cannot be written, or that holds something else."""
+        """Open a recording. Raises UserError for a folder that cannot be written, or that holds
+        something else."""
         refuse_unwritable(folder)
         make_folder(folder)
         for name in (TRAJECTORIES, DEMONSTRATIONS, FEEDBACK):

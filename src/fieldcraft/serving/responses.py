@@ -195,7 +195,7 @@ def _text(call: Call) -> Record:
 
 
 async def response(running: Running, asked: Asked, service: Service) -> Record:
-    """The whole answer as an object `response`."""
+    """Return the whole answer as an object `response`."""
     growing = Response(running, asked, service)
     async for event in running.events():
         for _ in growing.follow(event):
@@ -206,7 +206,7 @@ async def response(running: Running, asked: Asked, service: Service) -> Record:
 async def response_events(
     running: Running, asked: Asked, service: Service
 ) -> AsyncIterator[Record]:
-    """The answer as the events of a stream."""
+    """Yield the answer as the events of a stream."""
     growing = Response(running, asked, service)
     for told in growing.begin():
         yield told

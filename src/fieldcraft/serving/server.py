@@ -30,7 +30,7 @@ CLOSING_SECONDS = 5  # for connections whose requests have ended
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens, and the token that it wants; None wants none."""
+    """Address where a server listens, and the token that it wants; None wants none."""
 
     host: str
     port: int
@@ -99,9 +99,9 @@ async def open_service(
     how: Decoding = GREEDY,
     recording: Recording | None = None,
 ) -> Service:
-    """The agent with its tools and its engine open; `home` has what the engine starts. Raises
-    UserError for tools or an engine that cannot be used, and for one that acts in an environment of
-    others."""
+    """Open the tools and the engine of an agent, and return the service; `home` has what the engine
+    starts. Raises UserError for tools or an engine that cannot be used, and for one that acts in an
+    environment of others."""
     environment = agent.recipe.environment
     if environment.of_others:
         raise UserError(

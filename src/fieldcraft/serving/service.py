@@ -29,7 +29,7 @@ LONG_TOKEN = 32  # characters, of which ordinary text has a handful a token
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server allows.
+    """Limits of a server.
 
     Args:
         concurrency: requests that are answered at once.
@@ -64,7 +64,7 @@ class Running:
             yield event
 
     async def leave(self) -> None:
-        """Nobody listens any more: what is still running is cancelled."""
+        """Leave: nobody listens any more, so what is still running is cancelled."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
@@ -118,7 +118,8 @@ class Service:
         return running
 
     async def _refuse_long(self, asked: Asked) -> None:
-        """Encode in a thread, one question after the other: a long one may take seconds."""
+        """Raise Refused for a question that is too long. It is encoded in a thread, one question
+        after the other: a long one may take seconds."""
         async with self._encoding:
             length = await asyncio.to_thread(self._length, asked.question)
         if length >= self.room:
@@ -129,7 +130,8 @@ class Service:
             raise Refused(400, told, code="context_length_exceeded", param="messages")
 
     def _length(self, question: str) -> int:
-        """Tokens of a prompt; for a question that is far too long those of its beginning."""
+        """Return the number of tokens of a prompt; for a question that is far too long that of its
+        beginning."""
         for part in (question[: self.room * LONG_TOKEN], question):
             length = len(self.env.dialect.prompt(part, self.env.schemas))
             if length >= self.room or part == question:
@@ -184,7 +186,8 @@ class Service:
             self.metrics.calls.labels(call.outcome.value).inc()
 
     async def _record(self, trajectory: Trajectory, follower: Follower) -> None:
-        """What cannot be kept is counted: a full disk is no reason to answer nobody."""
+        """Record a request. One that cannot be kept is counted: a full disk is no reason to answer
+        nobody."""
         if self.recording is None:
             return
         steps = follower.steps if follower.imitable else ()
@@ -205,7 +208,7 @@ class Service:
 
 
 def _cut(follower: Follower, task: Task, why: str) -> Trajectory:
-    """What there is of a rollout that did not come to its end."""
+    """Return the part that there is of a rollout that did not come to its end."""
     trajectory = follower.trajectory or Trajectory(task)
     trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, why, None
     return trajectory

@@ -51,15 +51,15 @@ def say(*shown: object, file: TextIO | None = None) -> None:
 
 
 def _read_by_nobody(file: IO[str]) -> None:
-    """Have what else is written to a file, as at the end of this process, go nowhere."""
+    """Send to nowhere what else is written to a file, as at the end of this process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, file.fileno())
     os.close(nowhere)
 
 
 def forget_impossible_sizes() -> None:
-    """Have everybody ask the terminal itself where the environment gives it a size in which nothing
-    can be shown."""
+    """Remove a size in which nothing can be shown from the environment, so that everybody asks the
+    terminal itself."""
     for name in _SIZES:
         with suppress(KeyError):
             size = os.environ[name]

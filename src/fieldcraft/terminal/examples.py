@@ -77,7 +77,8 @@ def _print_question(question: QuestionExample, console: Console) -> None:
 
 
 def _tests_of(task: Task) -> str:
-    """The number of tests of a program, and the first as it is understood; "" without any."""
+    """Return a sentence with the number of tests of a program, and the first as it is understood;
+    "" without any."""
     tests: list[str | dict[str, str]]
     tests = task.meta.get("unit_tests") or task.meta.get("stdin_tests") or []
     if not tests:

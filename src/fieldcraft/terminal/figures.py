@@ -26,7 +26,7 @@ class Figures:
     rows: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     def add_row(self, name: str, *cells: str) -> None:
-        """A name, and a cell for every head."""
+        """Add a row: a name, and a cell for every head."""
         self.rows.append((name, cells))
 
     def __rich_console__(
@@ -55,7 +55,7 @@ class Figures:
             yield Text(f"{' '.join(notes)}\n", "dim")
 
     def _filled(self) -> list[int]:
-        """The columns with a figure in any row; all of them where there are no rows."""
+        """Return the columns with a figure in any row; all of them where there are no rows."""
         columns = range(len(self.heads))
         found = [column for column in columns if any(cells[column] for _, cells in self.rows)]
         return found if self.rows else [*columns]
@@ -76,7 +76,7 @@ def _total(widths: Sequence[int], gap: int) -> int:
 
 
 def _parts(widths: Sequence[int], gap: int, room: int) -> Iterator[list[int]]:
-    """The columns of every table: as many as there is room for, and at least one."""
+    """Yield the columns of every table: as many as there is room for, and at least one."""
     part: list[int] = []
     for column, width in enumerate(widths):
         if part and _total([*(widths[c] for c in part), width], gap) > room:
@@ -89,7 +89,8 @@ def _parts(widths: Sequence[int], gap: int, room: int) -> Iterator[list[int]]:
 def _line(
     name: str, cells: Sequence[str], first: int, widths: Sequence[int], gap: int, style: str = ""
 ) -> Table:
-    """One row. The rows of a table have the same widths, so figures end where their heads end."""
+    """Return one row as a table. The rows of a table have the same widths, so figures end where
+    their heads end."""
     line = Table.grid()
     line.add_column(width=first)
     row = [Text(name, "bold")]

@@ -29,7 +29,8 @@ _BESIDE = 6 + 1 + 7 + 4
 
 
 def is_live(console: Console) -> bool:
-    """Whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of it."""
+    """Return whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of
+    it."""
     return console.is_interactive and console.file.isatty()
 
 
@@ -91,7 +92,7 @@ class TerminalSink:
 
 
 def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
-    """An evaluation in one line, or in several of at most `width` characters."""
+    """Return an evaluation in one line, or in several of at most `width` characters."""
     if summary["em"] is None:
         parts = ["not gradable"]
     else:
@@ -109,12 +110,12 @@ def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _line_width(console: Console) -> int:
-    """A line of a file may have any length: that is easier to search."""
+    """Return the width of a line; in a file it may have any length, which is easier to search."""
     return console.width if is_live(console) else sys.maxsize
 
 
 def _fitting(figures: Sequence[str], width: int) -> str:
-    """As many figures as there is room for."""
+    """Return as many figures as there is room for."""
     shown = ""
     for figure in figures:
         longer = f"{shown}  {figure}" if shown else figure
@@ -169,8 +170,8 @@ class StageProgress:
         loss: float | None = None,
         note: str = "",
     ) -> None:
-        """`step` steps of the stage are complete; figures that do not apply are left out. `note`
-        stands for figures of another kind."""
+        """Show that `step` steps of the stage are complete; figures that do not apply are left out.
+        `note` stands for figures of another kind."""
         shown = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",

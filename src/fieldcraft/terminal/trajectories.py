@@ -60,7 +60,7 @@ def print_field(console: Console, label: str, text: str, style: str = "") -> Non
 
 
 def _field(label: str, text: str, style: str) -> Table:
-    """A label column and wrapped text beside it."""
+    """Return a label column and wrapped text beside it."""
     body = Text()
     for piece, is_tag in split_tags(clean(text)):
         body.append(piece, "dim" if is_tag else style)
@@ -85,7 +85,7 @@ def _verdict(trajectory: Trajectory) -> Text:
 
 
 def _grade(trajectory: Trajectory) -> tuple[str, str]:
-    """The verdict, and its colour."""
+    """Return the verdict, and its colour."""
     if trajectory.right is None:
         return "not graded", "dim"
     return ("right", "green") if trajectory.right else ("wrong", "red")
@@ -97,7 +97,8 @@ def _calls(trajectory: Trajectory) -> str:
 
 
 def print_trajectory_list(numbered: Mapping[int, Trajectory], console: Console) -> None:
-    """Number, question, gold, answer, verdict, calls/optimum and status of every trajectory."""
+    """Print number, question, gold, answer, verdict, calls/optimum and status of every
+    trajectory."""
     if not numbered:
         console.print("There is no such trajectory.")
     elif console.width < _TABLE_WIDTH:
@@ -127,7 +128,7 @@ def _list_table(numbered: Mapping[int, Trajectory]) -> Table:
 
 
 def _listed(number: int, trajectory: Trajectory) -> Table:
-    """One of a list in a narrow terminal: its number beside lines of its own."""
+    """Return one entry of a list in a narrow terminal: its number beside lines of its own."""
     mark, style = _grade(trajectory)
     figures = f"  calls {_calls(trajectory)}  {trajectory.status.value}"
     golds = " | ".join(trajectory.task.answers)
@@ -173,7 +174,7 @@ def print_mask(
 
 
 def print_collection(summary: Mapping[str, Any], console: Console) -> None:
-    """What a teacher's answers came to: what was kept, and the reasons for what was not."""
+    """Print the result of a teacher's answers: what was kept, and the reasons for what was not."""
     table = Table.grid(padding=(0, 2))
     parts = {
         "demonstrations": summary["demonstrations"],

@@ -1,4 +1,4 @@
-"""Who may ask a server that wants no token: programs, and no page from elsewhere."""
+"""Access to a server that wants no token: programs, and no page from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORIGIN = "This server answers no pages from elsewhere: ask it with a program of
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
+    """Return whether only this machine reaches a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -31,7 +31,7 @@ class OwnRequests:
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        """`host` is the address that the server listens on."""
+        """Take the application, and `host`, the address that the server listens on."""
         self.app = app
         self.local = is_loopback(host)
         self.names = LOCAL | {host.lower()}
@@ -49,7 +49,7 @@ class OwnRequests:
 
 
 def _host(url: str) -> str | None:
-    """The host of an address without its port; None where there is none."""
+    """Return the host of an address without its port; None where there is none."""
     try:
         return urlsplit(url).hostname
     except ValueError:

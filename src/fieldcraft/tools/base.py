@@ -32,7 +32,7 @@ class FunctionTool:
     take: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises UserError when the function lacks a docstring, or an argument its type hint or
+        """Raise UserError when the function lacks a docstring, or an argument its type hint or
         description: the model would not know how to call it."""
         self.function = function
         self.name: str = function.__name__
@@ -48,8 +48,8 @@ class FunctionTool:
         }
 
     def running(self, function: Callable[..., Any]) -> FunctionTool:
-        """The same tool with another function of the same signature, such as one for each rollout:
-        the schema is not made again."""
+        """Return the same tool with another function of the same signature, such as one for each
+        rollout: the schema is not made again."""
         other = copy(self)
         other.function = function
         return other
@@ -78,12 +78,12 @@ def _as_text(result: Any) -> str:
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:
-    """Decorator: make a typed function, sync or async, a tool the policy can call."""
+    """Make a typed function, sync or async, a tool the policy can call."""
     return FunctionTool(function)
 
 
 def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """(what the function does, argument name -> its type with description)."""
+    """Return (what the function does, argument name -> its type with description)."""
     name = function.__name__
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     if not docs.description:
@@ -111,7 +111,8 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _arguments(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    """A checker of keyword arguments: unknown names are refused, omitted defaults stay omitted."""
+    """Return a checker of keyword arguments: unknown names are refused, omitted defaults stay
+    omitted."""
     typed_dict: Any = TypedDict
     arguments: Any = with_config(ConfigDict(extra="forbid"))(typed_dict(name, fields))
     return TypeAdapter(arguments)
@@ -123,8 +124,8 @@ _VALUES = ("default", "const", "enum", "example", "examples")
 
 
 def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as transformers writes it: `type` first, nothing that only fills the prompt. What
-    is no object, as the schema `true`, stays."""
+    """Return the schema as transformers writes it: `type` first, nothing that only fills the
+    prompt. What is no object, as the schema `true`, stays."""
     kept: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
         if key in _BY_NAME and isinstance(value, dict):
@@ -141,7 +142,7 @@ def _shown(schema: Any) -> Any:
 
 
 def _complaint(name: str, error: ValidationError) -> str:
-    """What the model reads, e.g. `Wrong arguments for search: query: Field required.`"""
+    """Return what the model reads, e.g. `Wrong arguments for search: query: Field required.`"""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     found = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
     return f"Wrong arguments for {name}: {'; '.join(found)}."

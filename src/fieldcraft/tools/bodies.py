@@ -19,8 +19,9 @@ _FULL = "This server holds as many bytes of requests as it can; try again in a m
 
 
 class BoundedBodies:
-    """Refuses bodies beyond `LARGEST`, and any while those under way fill `TOGETHER`, before
-    anything of them is read. One that does not tell its length is cut off there."""
+    """Middleware that refuses bodies beyond `LARGEST`, and any while those under way fill
+    `TOGETHER`, before anything of them is read. One that does not tell its length is cut off
+    there."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -77,7 +78,7 @@ class BodyTooLong(Exception):
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """The body of a request. Raises BodyTooLong beyond `most` bytes, and reads no further."""
+    """Read the body of a request. Raises BodyTooLong beyond `most` bytes, and reads no further."""
     body = bytearray()
     async for piece in request.stream():
         body += piece

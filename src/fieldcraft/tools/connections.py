@@ -34,14 +34,14 @@ def more_descriptors() -> None:
 
 
 def most_connections() -> int:
-    """How many connections this process can hold beside what else it opens."""
+    """Return how many connections this process can hold beside what else it opens."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = ENOUGH if soft == resource.RLIM_INFINITY else soft
     return max(descriptors - RESERVED, descriptors // 2)
 
 
 class Wait(enum.Enum):
-    """What a server waits for at a connection."""
+    """Event that a server waits for at a connection."""
 
     REQUEST = enum.auto()  # the next one; its keep-alive time is uvicorn's
     HEADERS = enum.auto()
@@ -70,11 +70,13 @@ class Connections:
     idle: dict[_Connection, None] = field(default_factory=dict)
 
     def protocol(self, **given: Any) -> asyncio.Protocol:
-        """A connection, with the arguments that uvicorn gives its own class."""
+        """Make the protocol of a connection, with the arguments that uvicorn gives its own
+        class."""
         return _Connection(self, **given)
 
     def seconds(self, wait: Wait) -> float | None:
-        """How long a client may keep the server waiting so; None where nothing is its part."""
+        """Return how long a client may keep the server waiting so; None where nothing is its
+        part."""
         if wait is Wait.HEADERS:
             return self.header_seconds
         return self.body_seconds if wait is Wait.BODY else None

@@ -76,7 +76,8 @@ class Descendants:
         self.kill()
 
     def _living(self) -> Iterator[int]:
-        """Those that can be found. A process that has ended has no environment any more."""
+        """Yield the processes that can be found. A process that has ended has no environment any
+        more."""
         if not _PROCESSES.is_dir():
             return
         for folder in _PROCESSES.iterdir():
@@ -87,8 +88,8 @@ class Descendants:
 
 
 def _environment(process: Path) -> bytes:
-    """The environment with which a process has begun, b"" for one of the kernel. In the middle of
-    an execve there is none for a moment, which is waited for: nobody can escape in it."""
+    """Read the environment with which a process has begun, b"" for one of the kernel. In the middle
+    of an execve there is none for a moment, which is waited for: nobody can escape in it."""
     while True:
         beginning = _is_beginning(process)  # asked first: it may be over before the reading is
         if (found := (process / "environ").read_bytes()) or not beginning:
@@ -111,7 +112,7 @@ def _until_stopped(process: Path) -> None:
 
 
 def _fields(process: Path) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on, see proc(5)."""
+    """Return the fields of /proc/PID/stat from the state on, see proc(5)."""
     return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 

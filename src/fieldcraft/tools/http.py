@@ -58,7 +58,8 @@ class LimitedClient(httpx.AsyncClient):
     async def send(
         self, request: httpx.Request, *, stream: bool = False, **how: Any
     ) -> httpx.Response:
-        """The whole answer, whether or not `stream` asks for it in pieces.
+        """Send a request and return the whole answer, whether or not `stream` asks for it in
+        pieces.
 
         Raises:
             httpx.ReadTimeout: it was not there in time.
@@ -70,7 +71,8 @@ class LimitedClient(httpx.AsyncClient):
     async def follow(
         self, method: str, url: str, hear: Callable[[str], None], **content: Any
     ) -> httpx.Response:
-        """The answer, without its content: `hear` is called with each line as soon as it is there.
+        """Send a request and return the answer, without its content: `hear` is called with each
+        line as soon as it is there.
 
         Raises what `send` does.
         """
@@ -108,7 +110,7 @@ class LimitedClient(httpx.AsyncClient):
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:
-    """The response with its content, which is read piece by piece, as it is unpacked."""
+    """Return the response with its content, which is read piece by piece, as it is unpacked."""
     content = bytearray()
     async for piece in unpacked(response):
         content += piece
@@ -125,7 +127,7 @@ async def _whole(response: httpx.Response) -> httpx.Response:
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of the response, without their ends."""
+    """Yield the lines of the response, without their ends."""
     line = bytearray()
     async for piece in unpacked(response):
         *whole, rest = piece.split(b"\n")

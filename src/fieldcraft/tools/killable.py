@@ -29,7 +29,7 @@ class KillableProcess:
     one."""
 
     def __init__(self, module: str) -> None:
-        """Raises UserError if it does not start."""
+        """Start the process. Raises UserError if it does not start."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -46,8 +46,8 @@ class KillableProcess:
             )
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """What it says within so many seconds of CPU time, all lines together. It lacks `DONE`
-        where the process ended before it came to the end."""
+        """Ask the process, and return what it says within so many seconds of CPU time, all lines
+        together. It lacks `DONE` where the process ended before it came to the end."""
         guard = Timer(WALL * seconds, self._process.kill)
         guard.start()
         try:
@@ -100,7 +100,8 @@ class KillablePool:
         return self._threads.submit(work)
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """As `KillableProcess.ask`. A process that ended is replaced for the next question."""
+        """Ask as `KillableProcess.ask` does. A process that ended is replaced for the next
+        question."""
         try:
             process = self._idle.get_nowait()
         except Empty:

@@ -18,7 +18,8 @@ from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
 def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
-    """The tool of a recipe; `name` is one that is built in, of an entry point, or `module:Name`.
+    """Make the tool of a recipe; `name` is one that is built in, of an entry point, or
+    `module:Name`.
 
     A tool that takes `sites` finds these web sites in this process, and all others in the network.
 
@@ -28,8 +29,8 @@ def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -
 
 
 def as_chosen(tool: AnyTool, choice: ToolChoice) -> AnyTool:
-    """The tool as a recipe describes it: with the names that a question may give it, see
-    `dialects.naming`, and with its cost. The tool itself where a recipe says nothing of that.
+    """Return the tool as a recipe describes it: with the names that a question may give it, see
+    `dialects.naming`, and with its cost. It is the tool itself where a recipe says nothing of that.
     Raises UserError for names that do not fit."""
     cost = choice.cost
     if isinstance(cost, dict):
@@ -45,7 +46,8 @@ def as_chosen(tool: AnyTool, choice: ToolChoice) -> AnyTool:
 
 
 def server_tools_as_chosen(tools: Sequence[AnyTool], choice: ToolChoice) -> list[AnyTool]:
-    """The same for all tools of a server. Raises UserError for the cost of a tool that it lacks."""
+    """Return all tools of a server as a recipe describes them. Raises UserError for the cost of a
+    tool that it lacks."""
     known = [tool.name for tool in tools]
     for name in choice.cost if isinstance(choice.cost, dict) else ():
         if name not in known:
@@ -56,13 +58,13 @@ def server_tools_as_chosen(tools: Sequence[AnyTool], choice: ToolChoice) -> list
 
 
 def as_made(tool: AnyTool) -> AnyTool:
-    """The tool itself, without what a recipe says about it."""
+    """Return the tool itself, without what a recipe says about it."""
     made: AnyTool = tool._tool if isinstance(tool, _DescribedPart) else tool
     return made
 
 
 def costs_of(tools: Iterable[AnyTool]) -> dict[str, float]:
-    """Cost of a call of each tool, by its name."""
+    """Return the cost of a call of each tool, by its name."""
     return {t.name: t.cost if isinstance(t, _DescribedPart) else DEFAULT_COST for t in tools}
 
 
@@ -83,7 +85,7 @@ class DescribedTool(_DescribedPart):
 
 
 class DescribedStateful(_DescribedPart):
-    """The same of a tool that is opened for each rollout."""
+    """Described tool that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
         opened: AbstractAsyncContextManager[Tool] = self._tool.open(task)
@@ -91,7 +93,7 @@ class DescribedStateful(_DescribedPart):
 
 
 def as_tool(found: Any, name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
-    """The tool that a name stands for, made with the settings of a recipe.
+    """Make the tool that a name stands for, with the settings of a recipe.
 
     Args:
         found: a tool, a typed function with a docstring, or a class or function that takes the
@@ -114,7 +116,7 @@ def as_tool(found: Any, name: str, settings: Mapping[str, Any], sites: Sites = N
 
 
 def _makes_tools(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function's return type is a tool, rather than what a call of one returns."""
+    """Return whether a function's return type is a tool, rather than what a call of one returns."""
     try:
         returned = get_type_hints(function).get("return")
     except NameError as error:
@@ -126,14 +128,14 @@ def _makes_tools(function: Callable[..., Any], name: str) -> bool:
 
 
 def _classes(hint: Any) -> Iterator[type]:
-    """The classes in a type hint that may be a union."""
+    """Yield the classes in a type hint that may be a union."""
     for kind in (hint, *get_args(hint)):
         if isinstance(kind, type):
             yield kind
 
 
 def _checked(made: Any, name: str) -> AnyTool:
-    """`made`, if it has the shape of a tool."""
+    """Return `made`, if it has the shape of a tool."""
     parts = dir(made)
     for part in ("name", "schema"):
         if part not in parts:

@@ -26,7 +26,7 @@ UNREAD_SECONDS = 60  # that bytes of an answer may wait for their client
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections which send at once. Raises OSError.
+    """Open a socket that listens, whose connections send at once. Raises OSError.
 
     asyncio turns Nagle's algorithm off only for sockets that name their protocol, which those of
     `create_server` do not; every small answer would then wait 40 ms for a delayed acknowledgement.
@@ -40,16 +40,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """A port at which nothing listens, for a process that is still to start. Raises OSError."""
+    """Return a port at which nothing listens, for a process that is still to start. Raises
+    OSError."""
     with listen(host, 0) as listener:
         port: int = listener.getsockname()[1]
     return port
 
 
 def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) -> uvicorn.Config:
-    """How an application is served at an address, within the limits that all servers share: of
-    connections, of the time that a client may take, and of bodies. Pages from elsewhere are
-    refused, but where a `token` is wanted: they do not know it."""
+    """Return the configuration by which an application is served at an address, within the limits
+    that all servers share: of connections, of the time that a client may take, and of bodies. Pages
+    from elsewhere are refused, but where a `token` is wanted: they do not know it."""
     bounded = BoundedBodies(_patient(app))
     door = bounded if token else OwnRequests(bounded, host)
     more["http"] = Connections().protocol
@@ -58,7 +59,8 @@ def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) ->
 
 
 def _patient(app: ASGIApp) -> ASGIApp:
-    """An application for which a client that hangs up in the middle of a request is no failure."""
+    """Return an application for which a client that hangs up in the middle of a request is no
+    failure."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientDisconnect):
@@ -81,7 +83,7 @@ class _Server(uvicorn.Server):
 
 
 def nothing() -> None:
-    """What most servers have to do before they end."""
+    """Do nothing, which is what most servers have to do before they end."""
 
 
 def serve(
@@ -105,8 +107,8 @@ def serve(
 
 
 def bound(name: str, host: str, port: int, path: str = "") -> socket.socket:
-    """A socket that listens for a server, and says so. Port 0 takes a free one, which is printed,
-    with the `path` behind it.
+    """Open a socket that listens for a server, and say so. Port 0 takes a free one, which is
+    printed, with the `path` behind it.
 
     Raises:
         UserError: the address cannot be listened on.

@@ -16,7 +16,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 async def unpacked(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body of a streamed response in small pieces. What follows a packed one is no part of it.
+    """Yield the body of a streamed response in small pieces. What follows a packed one is no part
+    of it.
 
     Raises:
         httpx.DecodingError: it is packed otherwise than asked for, damaged, or cut off.

@@ -1,4 +1,4 @@
-"""What a tracker is: a place beside the run folder that shows the curves of runs."""
+"""Interface of trackers: places beside the run folder that show the curves of runs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class Tracker(ABC):
 
 
 def points(prefix: str, row: Mapping[str, Any]) -> Points:
-    """The numbers of a row, those of mappings inside it too, under names that begin with a prefix.
-    Letters that some tracker refuses become `_`, so that a curve has one name everywhere."""
+    """Return the numbers of a row, those of mappings inside it too, under names that begin with a
+    prefix. Letters that some tracker refuses become `_`, so that a curve has one name
+    everywhere."""
     found: Points = {}
     for key, value in row.items():
         name = _UNUSUAL.sub("_", f"{prefix}/{key}")

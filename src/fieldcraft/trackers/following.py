@@ -15,7 +15,7 @@ from fieldcraft.trackers.base import TrackedRun, Tracker, points
 
 
 class Told(BaseModel):
-    """What a tracker knows of a run."""
+    """Record of what a tracker knows of a run."""
 
     steps: dict[str, int] = Field(default={})  # of each stage, from its first
     evaluations: list[str] = Field(default=[])
@@ -40,8 +40,8 @@ class Follower:
         self._worker.call(lambda: self._news.append(f"{self.name}: {self._tracker.open(run)}"))
 
     def step(self, stage: str, row: dict[str, Any]) -> None:
-        """A row of the metrics of a stage. A step that it was told is one that a run repeats after
-        a kill, so it is passed over."""
+        """Send a row of the metrics of a stage to the tracker. A step that it was told is one that
+        a run repeats after a kill, so it is passed over."""
         number = row["step"]
         if self._lost or number < self.told.steps.get(stage, 0):
             return
@@ -55,7 +55,8 @@ class Follower:
         self._worker.call(take)
 
     def evaluation(self, name: str, summary: dict[str, Any], step: int) -> None:
-        """The summary of an evaluation, at a number of steps of the whole run."""
+        """Send the summary of an evaluation to the tracker, at a number of steps of the whole
+        run."""
         if self._lost or name in self.told.evaluations:
             return
         self.told.evaluations.append(name)
@@ -68,17 +69,17 @@ class Follower:
         self._worker.call(take)
 
     def close(self) -> None:
-        """There is no more to tell."""
+        """Close the tracker: there is no more to tell."""
         self._worker.call(self._tracker.close)
         self._worker.end()
 
     def wait(self, seconds: float) -> None:
-        """Until it has taken everything, but no longer than so many seconds."""
+        """Wait until it has taken everything, but no longer than so many seconds."""
         if not self._worker.wait(seconds):
             self._lose("has not taken everything by the end of the run")
 
     def news(self) -> Iterator[str]:
-        """Sentences that have not been said yet."""
+        """Yield the sentences that have not been said yet."""
         if self._worker.failure is not None:
             self._lose(f"failed ({self._worker.failure})")
         while self._news:
@@ -98,8 +99,8 @@ class Follower:
 
 
 def _figures(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The figures of an evaluation, and those of each split where there are several; those of
-    smaller groups of questions are in the report."""
+    """Yield the figures of an evaluation, and those of each split where there are several. Figures
+    of smaller groups of questions are in the report."""
     for key, value in summary.items():
         if not isinstance(value, dict):
             yield key, value
@@ -121,7 +122,7 @@ class _Worker:
         self._calls.put(function)
 
     def end(self) -> None:
-        """No call follows."""
+        """Note that no call follows."""
         self._calls.put(None)
 
     def wait(self, seconds: float) -> bool:

@@ -36,7 +36,7 @@ class Mlflow(Tracker):
         return f"MLflow, experiment {self.project}, at {self.client.tracking_uri}"
 
     def _experiment(self) -> str:
-        """The id of the experiment, made if there is none."""
+        """Return the id of the experiment, made if there is none."""
         found = self.client.get_experiment_by_name(self.project)
         if found is None:
             try:
@@ -65,7 +65,7 @@ class Mlflow(Tracker):
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a recipe under names with dots."""
+    """Yield the settings of a recipe under names with dots."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")

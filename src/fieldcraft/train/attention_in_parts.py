@@ -29,7 +29,7 @@ FEW = 512
 
 
 class Block(NamedTuple):
-    """A part of all scores: which queries look at which keys. Where it is causal, both are those of
+    """Part of all scores: which queries look at which keys. Where it is causal, both are those of
     one run; where it is not, each of the queries sees all of the keys."""
 
     queries: slice
@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
 
 def has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether torch's fused kernel for CPUs can compute this."""
+    """Return whether torch's fused kernel for CPUs can compute this."""
     together = all(x.is_cpu and x.stride(-1) == 1 for x in (query, key, value))
     return together and query.shape[-1] == key.shape[-1] == value.shape[-1]
 
@@ -51,15 +51,16 @@ def attend_in_parts(
     held: tuple[int, ...],
     scaling: float | None,
 ) -> Tensor:
-    """`query` [1, Hq, n, D] of the runs `held`, one after the other, gives [1, n, Hq, D]. `key` and
-    `value` [1, H, N, D] are those of all runs; their heads are shared by as many of `query`."""
+    """Compute the attention of the runs `held`, one after the other: `query` [1, Hq, n, D] gives
+    [1, n, Hq, D]. `key` and `value` [1, H, N, D] are those of all runs; each of their heads serves
+    as many of `query`."""
     mixed: Tensor = _InParts.apply(query, key, value, blocks_of(runs, held), scaling)
     return mixed
 
 
 @lru_cache(maxsize=2)  # all layers of a model ask for the same
 def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[Block, ...]:
-    """The causal ones first: they meet each query once."""
+    """Return the parts of all scores, the causal ones first: they meet each query once."""
     ends = accumulate((runs[place].size for place in held), initial=0)
     queries = [slice(*both) for both in pairwise(ends)]
     own = [
@@ -68,7 +69,7 @@ def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[Block, ...]
     ]
     seen_by: dict[int, list[slice]] = {}
     for asking, place in zip(queries, held, strict=True):
-        for before in continued(place, runs):
+        for before in way(place, runs)[:-1]:
             seen_by.setdefault(before, []).append(asking)
     others = [
         Block(asking, slice(runs[place].start, runs[place].end), False)
@@ -78,14 +79,14 @@ def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[Block, ...]
     return (*own, *others)
 
 
-def continued(place: int, runs: tuple[Run, ...]) -> list[int]:
-    """Places of the runs that a run continues, first to last."""
+def way(place: int, runs: tuple[Run, ...]) -> list[int]:
+    """Return the places of the runs that a run continues, first to last, and its own."""
     after = runs[place].after
-    return [] if after is None else [*continued(after, runs), after]
+    return [*([] if after is None else way(after, runs)), place]
 
 
 def _joined(slices: list[slice]) -> Iterator[slice]:
-    """The same places in as few slices as possible."""
+    """Yield the same places in as few slices as possible."""
     first, *others = slices
     for other in others:
         if other.start == first.stop:

@@ -1,4 +1,4 @@
-"""From trajectories to packed batches: the only place where loss masks are made.
+"""Packed batches from trajectories: the only place where loss masks are made.
 
 A worked example. The trajectory
 
@@ -66,14 +66,14 @@ class Sample:
         return len(self.ids)
 
     def spread(self, values: NDArray[Any]) -> Floats:
-        """One value for each trained token, in their places; 0 at all others."""
+        """Spread values over the trained tokens, in their places; all others get 0."""
         whole = np.zeros(len(self), np.float32)
         whole[self.weight > 0] = values
         return whole
 
 
 def as_seen(sample: Sample) -> Sample:
-    """What a teacher reads in place of a sample, or the sample itself."""
+    """Return what a teacher reads in place of a sample, or the sample itself."""
     return sample if sample.seen is None else sample.seen
 
 
@@ -84,7 +84,7 @@ Unit = tuple[Sample, ...]
 def to_samples(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Unit:
-    """A sample of each chain, in order."""
+    """Convert a trajectory to a sample of each of its chains, in order."""
     parts = [Trajectory(trajectory.task, chain) for chain in chains(trajectory)]
     return tuple(to_sample(part, train_on, advantage) for part in parts)
 
@@ -92,8 +92,8 @@ def to_samples(
 def to_sample(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Sample:
-    """The one writer of loss masks. A sampled token whose log-probability is not finite is never
-    trained on (its ratio would be meaningless).
+    """Convert a trajectory of one chain to a sample: the one writer of loss masks. A sampled token
+    whose log-probability is not finite is never trained on (its ratio would be meaningless).
 
     A sample ends with its last trained token: nothing is predicted from what follows it, such as an
     observation that used up the budget. Without a trained token it is its first token alone.
@@ -119,7 +119,7 @@ def to_sample(
 
 
 def _versions(segment: Segment) -> NDArray[np.int64]:
-    """Of the policy that sampled each token; [tokens]."""
+    """Return the version of the policy that sampled each token; [tokens]."""
     if not segment.versions:
         return np.zeros(len(segment.ids), np.int64)
     versions, counts = np.array(segment.versions).T
@@ -164,17 +164,18 @@ class PackedBatch:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Number of tokens of the longest sequence."""
         return int(self.position_N.max()) + 1
 
     def flat(self, name: str) -> Tensor:
-        """A field of the samples over the T listed tokens."""
+        """Return a field of the samples over the T listed tokens."""
         return torch.from_numpy(
             np.concatenate([getattr(s, name)[s.weight > 0] for s in self.samples])
         )
 
     def write(self, name: str, values_T: Tensor) -> None:
-        """The inverse: a value for each listed token into a field of the samples."""
+        """Write a value for each listed token into a field of the samples, the inverse of
+        `flat`."""
         values, start = values_T.detach().cpu().numpy(), 0
         for sample in self.samples:
             count = int((sample.weight > 0).sum())
@@ -254,7 +255,7 @@ class _Forest:
 
 
 def common(texts: Sequence[NDArray[np.int64]]) -> int:
-    """How many tokens all of them begin with."""
+    """Return the number of tokens that all of them begin with."""
     first, *others = texts
     length = min(map(len, texts))
     for other in others:
@@ -282,11 +283,12 @@ def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatc
 
 
 def side_by_side(units: Sequence[Unit]) -> list[Unit]:
-    """In an order in which those that begin alike are neighbours."""
+    """Sort units, so that those that begin alike are neighbours."""
     return sorted(units, key=lambda unit: unit[0].ids.tolist())
 
 
 def added(last: Sample | None, unit: Unit) -> int:
-    """How many tokens a unit has behind that sample: what they begin with alike is there."""
+    """Return the number of tokens that a unit has behind that sample: what they begin with alike is
+    there."""
     shared = 0 if last is None else common([last.ids, unit[0].ids])
     return sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)

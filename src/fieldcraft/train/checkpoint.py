@@ -27,17 +27,17 @@ def save_checkpoint(folder: Path, trainer: Learning, tokenizer: Any, extra: dict
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """How many steps each checkpoint has behind it, ascending: the last one is the newest."""
+    """Return the number of steps behind each checkpoint, ascending: the last one is the newest."""
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob(CHECKPOINTS))
 
 
 def checkpoint_folder(folder: Path, done: int) -> Path:
-    """Where the checkpoint after `done` steps of the stage in `folder` is."""
+    """Return the folder of the checkpoint after `done` steps of the stage in `folder`."""
     return folder / f"step-{done:06d}"
 
 
 def newest_steps(folder: Path, keep: int | Literal["all"]) -> list[int]:
-    """How many steps the `keep` newest checkpoints have behind them, ascending."""
+    """Return the number of steps behind each of the `keep` newest checkpoints, ascending."""
     found = saved_steps(folder)
     return found if keep == "all" else found[max(0, len(found) - keep) :]
 

@@ -1,4 +1,4 @@
-"""A packed batch says of probe texts what plain forward passes say, before anything is trained."""
+"""The comparison of a packed batch with plain forward passes on probe texts, before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldcraft.train.train_mode import set_to_train
 def require_packed(
     model: Any, layer: OutputLayer, spread: Spread, device: torch.device, dtype: Dtype
 ) -> None:
-    """Raises UserError for a model that a packed batch with a shared prefix computes otherwise than
+    """Raise UserError for a model that a packed batch with a shared prefix computes otherwise than
     a plain forward pass of each text, and for one that computes otherwise when it is trained."""
     texts = probe_texts(model.config.get_text_config())
     batch = pack([_whole_text(ids) for ids in texts])
@@ -34,7 +34,7 @@ def require_packed(
 
 
 def _whole_text(ids: list[int]) -> Sample:
-    """All ids but the first with a weight."""
+    """Return a sample in which all ids but the first have a weight."""
     zeros, weight = np.zeros(len(ids), np.float32), np.ones(len(ids), np.float32)
     weight[0] = 0.0
     return Sample(np.array(ids, np.int64), weight, zeros, zeros, zeros, zeros)

@@ -1,4 +1,4 @@
-"""From rewards to advantages: who gets the credit, token by token.
+"""Advantages from rewards: the credit of each token.
 
 A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
 chains, one after the other, so its return flows back through its summaries. With `kl_in: reward`
@@ -30,16 +30,17 @@ class Scored:
 
     @property
     def trained(self) -> Unit:
-        """Those of the chains that have tokens to train."""
+        """The chains that have tokens to train."""
         return tuple(sample for sample in self.samples if sample.weight.any())
 
     def gather(self, name: str) -> adv.Floats:
-        """A field of the samples over the tokens that are trained, those of all chains."""
+        """Return a field of the samples over the tokens that are trained, those of all chains."""
         found = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained]
         return np.concatenate([np.zeros(0), *found])
 
     def spread(self, values_T: adv.Floats, name: str) -> None:
-        """The inverse: fill a field with a value for each of those tokens, and 0 elsewhere."""
+        """Spread a value for each of those tokens over a field of the samples, the inverse of
+        `gather`; elsewhere it gets 0."""
         begin = 0
         for sample in self.samples:
             end = begin + int((sample.weight > 0).sum())
@@ -85,7 +86,8 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
 
 
 def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:
-    """The reward of each of the policy's tokens; none where the rollout is not trained on."""
+    """Return the reward of each of the policy's tokens; none where the rollout is not trained
+    on."""
     rewards_T = np.zeros_like(scored.gather("weight"))
     if settings.kl_in == "reward" and settings.kl_coef:
         moved_T = scored.gather("old_logp") - scored.gather("ref_logp")

@@ -1,4 +1,4 @@
-"""The critic of PPO: what a context is worth, predicted by a scalar head on hidden states."""
+"""The critic of PPO: the value of a context, predicted by a scalar head on hidden states."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Critic(Learner):
         super().__init__(weights, optim, steps, spread)
 
     def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
-        """One optimiser step towards the samples' `target`; `total` is what the loss is divided by.
+        """Run one optimiser step towards the samples' `target`; `total` is what the loss is divided
+        by.
 
         Raises UserError if a gradient is not finite; the weights are left untouched.
         """
@@ -75,7 +76,7 @@ class Critic(Learner):
         self._fill(units, "value", self._values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, weights included: they are no part of the policy's checkpoint."""
+        """Return everything, weights included: they are no part of the policy's checkpoint."""
         return {
             "head": self.head.state_dict(),
             "model": self.weights.state_of(self.model) if self.trains_model else {},
@@ -91,7 +92,7 @@ class Critic(Learner):
         self.done = state["done"]
 
     def _values(self, batch: PackedBatch) -> Tensor:
-        """V of the context before each trained token; shape T."""
+        """Compute V of the context before each trained token; shape T."""
         with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
             hidden_tH = self.spread.states(self.model, batch, self.device)
         return self.spread.join(self.head(hidden_tH.float())[:, 0], batch)

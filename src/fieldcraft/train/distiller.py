@@ -20,7 +20,7 @@ from fieldcraft.types import Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Distiller(PolicyLearner):
-    """Turns the rollouts of a step into optimiser steps towards a teacher.
+    """A learner that turns the rollouts of a step into optimiser steps towards a teacher.
 
     With A the advantage that the rewards give, as in reinforcement learning, that of a token is
     `reward_weight` A. With `kl: sampled` the teacher's part is added to it, with `top-k` and `full`
@@ -32,7 +32,8 @@ class Distiller(PolicyLearner):
     teacher: Teacher
 
     def _scored(self, trajectory: Trajectory) -> Scored | None:
-        """A rollout that cannot be graded is left out only where rewards are trained on."""
+        """Return a rollout with its score. One that cannot be graded is left out only where rewards
+        are trained on."""
         if trajectory.reward is None and not self.settings.reward_weight:
             return Scored(self._samples(trajectory), 0.0, bool(trajectory.right))
         return super()._scored(trajectory)
@@ -78,13 +79,13 @@ class Distiller(PolicyLearner):
 
 
 def sampled_kl(samples: Sequence[Sample]) -> float:
-    """The mean of log p - log q over the trained tokens, in nats: an estimate of the reverse KL
-    without bias, which may be below 0."""
+    """Return the mean of log p - log q over the trained tokens, in nats: an estimate of the reverse
+    KL without bias, which may be below 0."""
     apart = [old_T - teacher_T for old_T, teacher_T in map(of_trained, samples)]
     return float(np.concatenate(apart).mean())
 
 
 def of_trained(sample: Sample) -> tuple[Floats, Floats]:
-    """Log-probabilities of the trained tokens: the student's and the teacher's."""
+    """Return the log-probabilities of the trained tokens: the student's and the teacher's."""
     trained = sample.weight > 0
     return sample.old_logp[trained], sample.teacher_logp[trained]

@@ -1,4 +1,4 @@
-"""How far the policy has moved since its tokens were sampled, and when that is worth a word."""
+"""The drift of the policy since its tokens were sampled, and when it is worth a word."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ STEPS = 5  # beyond FAR, after which it is told
 
 
 def drift(rows: Sequence[Row], settings: Rl, stage: str) -> str | None:
-    """What to tell after the last of the rows: once that STEPS steps were FAR from what was
-    sampled, where the sampler may be older than the trainer."""
+    """Return a message after the last of the rows: once that STEPS steps were FAR from what was
+    sampled, where the sampler may be older than the trainer. None where there is nothing to
+    tell."""
     if not settings.asynchronous.max_staleness:
         return None
     far = [row for row in rows if row.get(LOG_RATIO, 0.0) > FAR]

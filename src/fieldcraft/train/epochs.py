@@ -1,4 +1,4 @@
-"""Which examples a step takes: a function of its number, so that nothing has to be remembered."""
+"""The examples of a step: a function of its number, so that nothing has to be remembered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import lru_cache
 
 
 def draw(seed: int, step: int, size: int, batch: int) -> list[int]:
-    """Indices of batch number `step`: shuffled epochs end to end, a function of the number."""
+    """Return the indices of batch number `step`: shuffled epochs end to end, a function of the
+    number."""
     found: list[int] = []
     position = step * batch
     while len(found) < batch:

@@ -33,7 +33,7 @@ GAP = "sampler_gap"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A number for each token of a rollout, 0 for those that are not trained. `entropies` and
+    """Numbers for each token of a rollout, 0 for those that are not trained. `entropies` and
     `ratios` are None where the rollout had no part in an optimiser step."""
 
     advantages: Floats
@@ -52,7 +52,7 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLearner:
-    """Turns the rollouts of a step into optimiser steps.
+    """A learner that turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
     budget of a rollout, by which `loss_weight: constant` divides.
@@ -66,8 +66,8 @@ class PolicyLearner:
     seed: int
 
     def learn(self, groups: Sequence[Group], number: int) -> Learned:
-        """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
-        there is nothing to learn."""
+        """Run all optimiser steps of sampling step `number`; metrics are means over them, and empty
+        if there is nothing to learn."""
         scored = [[self._scored(t) for t in group] for group in groups]
         graded = [[member for member in members if member is not None] for members in scored]
         units, total = self._units(groups, graded)
@@ -91,8 +91,8 @@ class PolicyLearner:
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]
     ) -> tuple[list[Unit], float]:
-        """A unit of each rollout, with advantages, and what the loss is divided by. A group without
-        a gradient is counted in the divisor and left out of the computation.
+        """Return the unit of each rollout, with advantages, and what the loss is divided by. A
+        group without a gradient is counted in the divisor and left out of the computation.
 
         A rollout weighs the same in one chain or in several: `sequence` gives it the weight 1 over
         the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
@@ -121,20 +121,21 @@ class PolicyLearner:
         return units, total
 
     def _samples(self, trajectory: Trajectory) -> Unit:
-        """With weight 0 everywhere if the rollout is not trained on."""
+        """Return the samples of a rollout, with weight 0 everywhere if it is not trained on."""
         left_out = (
             trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
         ) or (is_void(trajectory) and not self.settings.train_void)
         return to_samples(trajectory, () if left_out else {Author.POLICY})
 
     def _equal_is_still(self) -> bool:
-        """Whether a group of equal rewards has exactly no gradient."""
+        """Return whether a group of equal rewards has exactly no gradient."""
         s = self.settings
         compared = s.baseline in ("group", "others") and s.scale != "batch"
         return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
 
     def _fill(self, units: Sequence[Unit]) -> None:
-        """What the samples have to know of the models as they are before the step."""
+        """Fill the samples with what they have to know of the models as they are before the
+        step."""
         s = self.settings
         if s.importance_cap is not None or s.reject is not None:
             self.trainer.fill_logprobs(units, "old_logp", s.temperature)
@@ -144,13 +145,13 @@ class PolicyLearner:
             self.critic.fill_values(units)
 
     def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
-        """Advantages of all samples, from rewards and from what was filled."""
+        """Assign advantages to all samples, from rewards and from what was filled."""
         assign_advantages(groups, self.settings)
 
     def _train(self, units: list[Unit], total: float, number: int) -> Row:
-        """All optimiser steps share one learning rate: the schedule counts sampling steps. So do
-        their losses the divisor, cut into equal parts: a token weighs the same, whichever
-        mini-batch it falls into."""
+        """Run all optimiser steps of a sampling step. They share one learning rate, because the
+        schedule counts sampling steps. Their losses share the divisor, cut into equal parts: a
+        token weighs the same, whichever mini-batch it falls into."""
         rows: list[Row] = []
         for part, share in self._parts(units, number):
             self.trainer.done = number
@@ -169,12 +170,12 @@ class PolicyLearner:
         return means | {name: rows[0][name] for name in {GAP, LOG_RATIO} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
-        """One optimiser step of the policy."""
+        """Run one optimiser step of the policy."""
         s = self.settings
         return self.trainer.step(part, surrogate(s), divisor, s.temperature, look=note)
 
     def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
-        """(mini-batch, its share of an epoch), dealt anew in every epoch."""
+        """Yield (mini-batch, its share of an epoch), dealt anew in every epoch."""
         s = self.settings
         count = min(s.minibatches, len(units))
         for epoch in range(s.epochs):
@@ -186,8 +187,8 @@ class PolicyLearner:
 
 
 def told(member: Scored, trajectory: Trajectory) -> Told:
-    """What is known of a rollout's tokens after a step. The ratio is that of each token, also where
-    the loss takes that of the sequence."""
+    """Return the numbers known of a rollout's tokens after a step. The ratio is that of each token,
+    also where the loss takes that of the sequence."""
     advantages = along(trajectory, [sample.advantage for sample in member.samples])
     if not any(sample.entropy.size for sample in member.samples):
         return Told(advantages)
@@ -201,22 +202,23 @@ def told(member: Scored, trajectory: Trajectory) -> Told:
 
 
 def blank(sample: Sample) -> Sample:
-    """A chain without a trained token, of which nothing was said."""
+    """Return a chain without a trained token, of which nothing was said."""
     zeros = np.zeros(len(sample), np.float32)
     return replace(sample, entropy=zeros, new_logp=zeros)
 
 
 def along(trajectory: Trajectory, values: Sequence[Floats]) -> Floats:
-    """A number for each token of a rollout, in the order of its ids, from those of each chain."""
+    """Return a number for each token of a rollout, in the order of its ids, from those of each
+    chain."""
     *before, last = zip(values, chains(trajectory), strict=True)
     padded = [np.pad(found, (0, len(ids_of(chain)) - len(found))) for found, chain in before]
     return np.concatenate([*padded, last[0]])
 
 
 def as_means(row: Row, part: Sequence[Unit], divisor: float, version: int) -> Row:
-    """Metrics of an optimiser step whose sums over tokens were divided by `divisor`, as means over
-    the trained tokens. That of GAP is over the tokens that this version of the policy sampled, and
-    is left out where there are none."""
+    """Return the metrics of an optimiser step whose sums over tokens were divided by `divisor`, as
+    means over the trained tokens. That of GAP is over the tokens that this version of the policy
+    sampled, and is left out where there are none."""
     counts = dict.fromkeys(OF_TRAINED, sum(map(_weight, part)))
     counts[GAP] = sum(_fresh_weight(unit, version) for unit in part)
     kept = {name: value for name, value in row.items() if counts.get(name) != 0}
@@ -228,19 +230,20 @@ def _weight(unit: Unit) -> float:
 
 
 def _fresh_weight(unit: Unit, version: int) -> float:
-    """Of the tokens that a version of the policy sampled."""
+    """Return the weight of the tokens that a version of the policy sampled."""
     return float(sum(sample.weight[sample.version == version].sum() for sample in unit))
 
 
 def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
-    """The share of right rollouts whose advantage is negative, as a price on calls can make it."""
+    """Return the share of right rollouts whose advantage is negative, as a price on calls can make
+    it."""
     right = [member for group in groups for member in group if member.right]
     negative = sum(member.gather("advantage").sum() < 0 for member in right)
     return float(negative) / max(len(right), 1)
 
 
 def surrogate(s: Rl) -> Surrogate:
-    """The loss of a stage."""
+    """Make the loss of a stage."""
     return Surrogate(
         ratio=s.ratio,
         clip=s.clip,

@@ -1,4 +1,4 @@
-"""What a stage trains and reads, wherever that is: in this process, or shared out over several.
+"""The part of a stage that trains and reads, in this process or shared out over several.
 
 `Trainer` and `Critic` obey these protocols in this process.
 """
@@ -20,7 +20,7 @@ Look = Callable[[PackedBatch, Scores], None]
 
 
 def nobody_looks(batch: PackedBatch, scores: Scores) -> None:
-    """What a step does with what the model says, apart from the loss."""
+    """Do nothing with what the model says, apart from the loss."""
 
 
 def note(batch: PackedBatch, scores: Scores) -> None:
@@ -71,7 +71,7 @@ class Learning(Reference, Protocol):
         guide: Guide | None = None,
         look: Look = nobody_looks,
     ) -> dict[str, float]:
-        """One optimiser step; see `Trainer.step`. `objective` and `look` can be pickled."""
+        """Run one optimiser step; see `Trainer.step`. `objective` and `look` can be pickled."""
         ...
 
     def drop_gradients(self) -> None:
@@ -79,17 +79,17 @@ class Learning(Reference, Protocol):
         ...
 
     def at_start(self) -> Reference | None:
-        """The policy as it is now, to be read while it is trained, where that costs no second model
-        (with an adapter); None where it does. To be asked once."""
+        """Return the policy as it is now, to be read while it is trained, where that costs no
+        second model (with an adapter); None where it does. To be asked once."""
         ...
 
     def write(self, folder: Path, tokenizer: Any) -> None:
-        """Into a folder: the model and its tokenizer, as transformers loads them, or the adapter,
-        as PEFT does. Raises UserError if the model is another one when it is read back."""
+        """Write the model and its tokenizer into a folder, as transformers loads them, or the
+        adapter, as PEFT does. Raises UserError if the model is another one when it is read back."""
         ...
 
     def said(self) -> ProbeResult:
-        """Log-probabilities that the policy gives the probe as it is now."""
+        """Return the log-probabilities that the policy gives the probe as it is now."""
         ...
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Valuing(Protocol):
     def drop_gradients(self) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the policy's checkpoint is to keep of it."""
+        """Return the state that the policy's checkpoint is to keep of it."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

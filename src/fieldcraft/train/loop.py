@@ -37,7 +37,7 @@ Probe = Callable[[int], Awaitable[Row]]
 
 
 async def no_probe(_: int) -> Row:
-    """Measures nothing."""
+    """Return no measurement."""
     return {}
 
 
@@ -49,7 +49,7 @@ async def run_steps(
     emit: Sink,
     probe: Probe = no_probe,
 ) -> list[Row]:
-    """Do every step of a stage that no checkpoint in `folder` has behind it.
+    """Run every step of a stage that no checkpoint in `folder` has behind it.
 
     A step is a function of its number, the weights and the stage's state alone, so a run that was
     killed and resumed ends with the numbers of one that was not. The rows of new steps are told to
@@ -123,8 +123,8 @@ async def _timed_step(stage: StageType, number: int) -> Row:
 
 
 def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
-    """Raises UserError with the reason. What decides are metrics alone, so that a run that was
-    resumed decides as one that was not."""
+    """Raise UserError with the reason, if too many steps in a row were idle. What decides are
+    metrics alone, so that a run that was resumed decides as one that was not."""
     most = min(MOST_IDLE, stage.trainer.steps)
     reasons = [stage.idle(row) for row in rows[-most:]]
     if len(reasons) == most and all(reasons):
@@ -135,7 +135,8 @@ def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
 
 
 def _stop_if_collapsed(watch: Watch | None, rows: list[Row], folder: Path) -> None:
-    """Raises UserError with the likely cause and the checkpoint from before."""
+    """Raise UserError with the likely cause and the checkpoint from before, if the run has
+    collapsed."""
     collapse = watch.collapse(rows) if watch else None
     if watch is None or collapse is None:
         return

@@ -45,7 +45,7 @@ class Adapter:
     """
 
     def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
-        self.package = _import_peft()
+        self.package = import_peft()
         width = model.config.get_text_config().hidden_size
         if settings.rank > width:
             raise UserError(
@@ -107,8 +107,8 @@ class Adapter:
             )
 
     def merged(self) -> Any:
-        """The model with the adapter added to its weights, in the type of these; the adapter is of
-        no use afterwards."""
+        """Merge the adapter into the weights of the model, in their type, and return it; the
+        adapter is of no use afterwards."""
         return self.peft.merge_and_unload()
 
     def keep_start(self) -> None:
@@ -119,7 +119,7 @@ class Adapter:
 
     @contextmanager
     def at_start(self) -> Iterator[None]:
-        """Inside the block the model is what it was when `keep_start` was called."""
+        """Let the model be, inside the block, what it was when `keep_start` was called."""
         self.peft.set_adapter(START, inference_mode=True)
         try:
             yield
@@ -137,7 +137,7 @@ class Adapter:
 
 
 def _refuse_shared(model: Any) -> None:
-    """Raises UserError where a layer with an adapter has a weight that another layer has too, as
+    """Raise UserError where a layer with an adapter has a weight that another layer has too, as
     tied embeddings do. Merging would change both, and each checkpoint holds such a weight once."""
     owners: dict[int, dict[int, str]] = {}  # of each weight: the layers that have it, by name
     for name, layer in model.named_modules():
@@ -155,7 +155,8 @@ def _refuse_shared(model: Any) -> None:
             )
 
 
-def _import_peft() -> ModuleType:
+def import_peft() -> ModuleType:
+    """Return the library. Raises UserError where it is not installed."""
     try:
         import peft
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Freed memory is given back to the system."""
+"""The return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIBC = ctypes.CDLL(None)
 
 
 def trim_memory() -> None:
-    """Return what was freed to the system, where the C library can be asked to (glibc).
+    """Give what was freed back to the system, where the C library can be asked to (glibc).
 
     Left alone, it keeps freed blocks for later ones. Batches are of another size every time, so the
     blocks that fit grow rare, and in a long run it keeps many times what is in use.
@@ -19,7 +19,7 @@ def trim_memory() -> None:
 
 
 def release_memory() -> None:
-    """Also free what is reachable from itself alone, as the engines and models of a stage that has
+    """Free also what is reachable from itself alone, as the engines and models of a stage that has
     ended: Python looks for such when objects are many, not when they are large."""
     gc.collect()
     trim_memory()

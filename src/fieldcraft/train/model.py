@@ -1,4 +1,4 @@
-"""Loading a checkpoint folder, and choosing where to run it.
+"""The loading of a checkpoint folder, and the choice of where to run it.
 
 A folder is loaded whole or refused: transformers would fill tensors that are missing, or that have
 another shape, with random numbers, and would ask on the terminal whether to run the code of a
@@ -27,14 +27,13 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import configured_ends
+from fieldcraft.hub.quantised import refuse_quantised
 from fieldcraft.records.remedies import remedy, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
 
-# Written beside the weights by AutoGPTQ, AutoAWQ and ModelOpt, whatever config.json says.
-QUANTISED_BY = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 OWN_LOSS = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
 COPY = "copy its files from the model's source again"  # what to do about a model of no run
 
@@ -44,25 +43,26 @@ UNREADABLE = Exception
 
 
 def torch_type(name: Dtype) -> torch.dtype:
-    """The type of a recipe's `dtype`."""
+    """Return the torch type of a recipe's `dtype`."""
     found: torch.dtype = getattr(torch, name)
     return found
 
 
 def name_of_type(dtype: torch.dtype) -> Dtype:
-    """The `dtype` of a recipe that computes as a model of a type does."""
+    """Return the `dtype` of a recipe that computes as a model of a type does."""
     return "float32" if dtype == torch.float32 else "bfloat16"
 
 
 def choose_device(wish: str) -> torch.device:
-    """`auto` takes a CUDA device where there is one. Raises UserError if `cuda` is not there."""
+    """Return the device of a recipe: `auto` takes a CUDA device where there is one. Raises
+    UserError if `cuda` is not there."""
     if wish == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda was asked for, but torch sees no GPU: use device=cpu.")
     return torch.device("cuda" if wish != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint folder; the network is never asked.
+    """Load the tokenizer of a checkpoint folder; the network is never asked.
 
     A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
     is named beside it, or the usual one of the model's architecture, and split texts as that does.
@@ -85,7 +85,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
+    """Raise UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
     that its model can read what another one wrote."""
     here = tokenizer.backend_tokenizer.get_vocab()
     there = load_tokenizer(folder).backend_tokenizer.get_vocab()
@@ -98,7 +98,7 @@ def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
-    """transformers' configuration of a checkpoint folder; the network is never asked.
+    """Load transformers' configuration of a checkpoint folder; the network is never asked.
 
     Raises UserError if there is none, if it cannot be read, if its weights are quantised, or if it
     needs code of its own.
@@ -110,7 +110,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
             f"{folder} is no checkpoint, as it has no config.json:"
             f" {remedy(folder, 'choose a folder that has one')}."
         )
-    _refuse_quantised(folder)
+    refuse_quantised(folder, folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
@@ -125,7 +125,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
+    """Load the causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
 
     Raises UserError if there is none, or if its weights are not just those that it needs: all of
     them, in their shapes, and finite.
@@ -158,7 +158,8 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
 
 
 def empty_model(folder: Path) -> Any:
-    """The causal LM of a checkpoint folder without its weights: all that its configuration says.
+    """Make the causal LM of a checkpoint folder without its weights: all that its configuration
+    says.
 
     Raises UserError as `load_model` does, but for the weights.
     """
@@ -176,8 +177,9 @@ def empty_model(folder: Path) -> Any:
 
 
 def loss_notes(config: PreTrainedConfig) -> list[str]:
-    """A sentence on each term that a configuration would add to the loss, such as the one by which
-    a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a term."""
+    """Return a sentence on each term that a configuration would add to the loss, such as the one by
+    which a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a
+    term."""
     said = config.get_text_config().to_dict()
     factors = {name: value for name, value in said.items() if OWN_LOSS.search(name) and value}
     return [
@@ -188,7 +190,7 @@ def loss_notes(config: PreTrainedConfig) -> list[str]:
 
 
 def _refuse_encoder(folder: Path, model: Any) -> None:
-    """Raises UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
+    """Raise UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
     causal = [m.is_causal for m in model.modules() if isinstance(getattr(m, "is_causal", 0), bool)]
     if causal and not any(causal):
         raise UserError(
@@ -198,7 +200,7 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
 
 
 def _refuse_unknown_ends(folder: Path, model: Any) -> None:
-    """Raises UserError where sequences are to end with what is no token."""
+    """Raise UserError where sequences are to end with what is no token."""
     tokens = range(model.get_input_embeddings().num_embeddings)
     for end in configured_ends(model):
         if end is not None and not (isinstance(end, int) and end in tokens):
@@ -210,7 +212,8 @@ def _refuse_unknown_ends(folder: Path, model: Any) -> None:
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """transformers reports what does not fit as a table; here it becomes a sentence."""
+    """Silence the table by which transformers reports what does not fit; here it becomes a
+    sentence."""
     before = get_verbosity()
     set_verbosity(CRITICAL)
     try:
@@ -220,7 +223,8 @@ def _without_reports() -> Iterator[None]:
 
 
 def _misfit(found: dict[str, Any]) -> str | None:
-    """The first of what transformers found wrong between a model and its weights."""
+    """Return the first fault that transformers found between a model and its weights; None where
+    there is none."""
     for name in sorted(found["missing_keys"]):
         return f"the tensor {name} is missing{_others(found['missing_keys'])}"
     for name, here, wanted in sorted(found["mismatched_keys"]):
@@ -236,7 +240,8 @@ def _others(names: set[Any]) -> str:
 
 
 def _unreadable(folder: Path, error: Exception) -> str:
-    """Why the weights of a folder cannot be read, with the file that is to blame."""
+    """Return the reason why the weights of a folder cannot be read, with the file that is to
+    blame."""
     if _is_lack_of_memory(error):
         return (
             f"{folder} needs more memory than is free ({_first_line(error)}): close other programs,"
@@ -252,13 +257,14 @@ def _unreadable(folder: Path, error: Exception) -> str:
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """torch has a type for that of a GPU; that of the host is a RuntimeError which says so."""
+    """Return whether an error is a lack of memory: torch has a type for that of a GPU; that of the
+    host is a RuntimeError which says so."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return lacks or "allocate memory" in str(error)
 
 
 def _broken_tensor(folder: Path) -> str:
-    """File and name of a tensor that is not finite."""
+    """Return the file and name of a tensor that is not finite."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
@@ -268,38 +274,13 @@ def _broken_tensor(folder: Path) -> str:
 
 
 def _weights_file(folder: Path) -> Path:
-    """Where the names of all tensors are: the weights, or the index of their parts."""
+    """Return the file with the names of all tensors: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
 
 
-def _refuse_quantised(folder: Path) -> None:
-    """Raises UserError for weights in fewer bits than those that are trained (AWQ, GPTQ,
-    bitsandbytes, FP8 and their kin), as the files beside them say."""
-    beside = [name for name in QUANTISED_BY if (folder / name).exists()]
-    if beside or (found := _quantisation(folder)) is not None:
-        said = f"see {beside[0]}" if beside else found
-        raise UserError(
-            f"{folder} is quantised ({said}), and such weights cannot be trained or merged: use the"
-            " unquantised model that it was made from."
-        )
-
-
-def _quantisation(folder: Path) -> str | None:
-    """The method by which config.json says that the weights are quantised, None without one."""
-    try:
-        config = PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
-    except UNREADABLE:
-        return None  # which has a sentence of its own
-    for part in (config, config.get("text_config")):
-        for key in ("quantization_config", "compression_config"):
-            if isinstance(part, dict) and part.get(key):
-                return str(dict(part[key]).get("quant_method", f"see {key} in config.json"))
-    return None
-
-
 def _names_code(folder: Path) -> bool:
-    """Whether a configuration that could not be read names code beside it."""
+    """Return whether a configuration that could not be read names code beside it."""
     try:
         return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
     except UNREADABLE:

@@ -29,8 +29,8 @@ PIECE = 2**25  # logits of a piece
 
 
 class OutputLayer:
-    """What makes logits of the last hidden states of a transformers causal LM: mostly one matrix,
-    in some models also a factor or a bound."""
+    """The part of a transformers causal LM that makes logits of the last hidden states: mostly one
+    matrix, in some models also a factor or a bound."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -39,12 +39,13 @@ class OutputLayer:
         self.factor = _factor(model)
 
     def __call__(self, hidden_RH: Tensor) -> Tensor:
-        """Logits in float32; shape [R, V]. They are those of the model's own forward pass."""
+        """Compute the logits in float32; shape [R, V]. They are those of the model's own forward
+        pass."""
         with self.around():
             return _own_logits(self.model, hidden_RH).float()
 
     def within(self, around: Callable[[], AbstractContextManager[object]]) -> OutputLayer:
-        """The layer as it is inside a context, such as with other weights."""
+        """Return the layer as it is inside a context, such as with other weights."""
         other = copy(self)
         other.around = around
         return other
@@ -58,22 +59,22 @@ class OutputLayer:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Where tokens are predicted: the hidden states there, of shape [T, H], and the layer that
-    makes logits of them. The logits are divided by the temperature."""
+    """The places where tokens are predicted: the hidden states there, of shape [T, H], and the
+    layer that makes logits of them. The logits are divided by the temperature."""
 
     hidden_TH: Tensor
     layer: OutputLayer
     temperature: float
 
     def logits(self, rows: slice) -> Tensor:
-        """Of some of the tokens; shape [R, V]."""
+        """Return the logits of some of the tokens; shape [R, V]."""
         return self.layer(self.hidden_TH[rows]) / self.temperature
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of each token, shape T: its log-probability, the entropy of its distribution, and the reverse
-    KL to a teacher, where there is one."""
+    """The scores of each token, shape T: its log-probability, the entropy of its distribution, and
+    the reverse KL to a teacher, where there is one."""
 
     logp_T: Tensor
     entropy_T: Tensor
@@ -86,7 +87,7 @@ def score(
     teacher: Predictions | None = None,
     top_k: int | None = None,
 ) -> Scores:
-    """The scores of the tokens, differentiable in the model; the teacher is a constant.
+    """Compute the scores of the tokens, differentiable in the model; the teacher is a constant.
 
     `top_k` is that of `algos.distillation.reverse_kl`.
     """
@@ -117,7 +118,7 @@ def _piece(
     top_k: int | None,
     rows: slice,
 ) -> tuple[Tensor, ...]:
-    """The fields of `Scores` for some of the tokens."""
+    """Compute the fields of `Scores` for some of the tokens."""
     logits_RV = said.logits(rows)
     scores = logp_and_entropy(logits_RV, targets_T[rows])
     if teacher is None:
@@ -205,7 +206,7 @@ def _part(grad_T: Tensor | None, rows: slice) -> Tensor | None:
 def _logits(
     hidden_TH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, factor: float
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(rows, their logits, as much space again); the next piece overwrites both arrays."""
+    """Yield (rows, their logits, as much space again); the next piece overwrites both arrays."""
     count, words = len(hidden_TH), len(weight_VH)
     raw_RV = hidden_TH.new_empty(min(max(PIECE // words, 1), count), words)
     space_RV = torch.empty_like(raw_RV, dtype=torch.float32)
@@ -222,13 +223,14 @@ def _logits(
 
 
 def hidden_states(model: Any, **inputs: Any) -> Tensor:
-    """What the output layer reads, of a transformers causal LM; shape [B, L, H]."""
+    """Compute what the output layer reads, of a transformers causal LM; shape [B, L, H]."""
     states: Tensor = decoder_of(model)(**inputs).last_hidden_state
     return states
 
 
 def decoder_of(model: Any) -> Any:
-    """All of a transformers causal LM but its output layer. Raises UserError if that is no part."""
+    """Return all of a transformers causal LM but its output layer. Raises UserError if that is no
+    part."""
     for part in (model.get_decoder(), model.base_model):
         if isinstance(part, PreTrainedModel) and part is not model:
             return part
@@ -249,7 +251,7 @@ class _DecoderOutput(MoeModelOutputWithPast):
 
 
 def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
-    """The model's own forward pass behind its last hidden states."""
+    """Run the model's own forward pass behind its last hidden states, and return its logits."""
     given = _DecoderOutput(last_hidden_state=hidden_RH[None])
     with patch.object(decoder_of(model), "forward", lambda *_, **__: given):
         logits: Tensor = model(inputs_embeds=hidden_RH[None], use_cache=False).logits
@@ -258,8 +260,9 @@ def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _factor(model: Any) -> float | None:
-    """What the logits are, as a multiple of what the linear output layer gives: 1 for most models.
-    None where they are something else, such as bounded, or where the layer is wrapped."""
+    """Return the factor of the logits, as a multiple of what the linear output layer gives: 1 for
+    most models. None where they are something else, such as bounded, or where the layer is
+    wrapped."""
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
         return None

@@ -1,4 +1,4 @@
-"""Written weights say what the policy said: log-probabilities of a probe text, read back."""
+"""The proof that written weights say what the policy said, by a probe text, read back."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from fieldcraft.types import UserError
 
 
 def said_by_model(model: Any) -> ProbeResult:
-    """Result of a model in this process."""
+    """Return the result of the probe for a model in this process."""
     return ProbeResult(prove(model), name_of_type(model.dtype))
 
 
 def said_by_policy(policy: Reference, config: Any, dtype: Dtype) -> ProbeResult:
-    """Result of a policy that may lie in shards, or have an adapter; `config` is its model's."""
+    """Return the result of the probe for a policy that may lie in shards, or have an adapter;
+    `config` is its model's."""
     return ProbeResult(prove_policy(policy, config), dtype)
 
 
 def prove_policy(policy: Reference, config: Any) -> Proof:
-    """Log-probabilities that a policy gives the probe, as it does of any text."""
+    """Return the log-probabilities that a policy gives the probe, as it does of any text."""
     ids = np.array(probe_ids(config.get_text_config()), np.int64)
     zeros = np.zeros(len(ids), np.float32)
     weight = np.ones(len(ids), np.float32)
@@ -39,7 +40,7 @@ def prove_policy(policy: Reference, config: Any) -> Proof:
 
 
 def require_written(folder: Path, said: ProbeResult, dtype: Dtype) -> None:
-    """Raises UserError unless the model in a folder, as transformers reads it, says of the probe
+    """Raise UserError unless the model in a folder, as transformers reads it, says of the probe
     what a policy said. `dtype` is that of the model that was written; it is read in the coarser of
     the two types, which needs less memory. The state of random numbers stays as it is."""
     coarser = max(said.dtype, dtype, key=TOLERANCE.__getitem__)

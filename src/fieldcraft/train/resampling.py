@@ -18,7 +18,8 @@ CLEANEST = 0.1  # added to penalties, so that a clean rollout is at most 11 time
 
 
 def resample(group: Sequence[Trajectory], size: int, rng: random.Random) -> list[Trajectory]:
-    """`size` rollouts of a larger group, in their order, with the group's share of wrong ones."""
+    """Return `size` rollouts of a larger group, in their order, with the group's share of wrong
+    ones."""
     wrong = [t for t in group if not t.right]
     right = [t for t in group if t.right]
     wrong_kept = round(len(wrong) * size / len(group))
@@ -30,8 +31,8 @@ def resample(group: Sequence[Trajectory], size: int, rng: random.Random) -> list
 
 
 def penalty(trajectory: Trajectory) -> float:
-    """p_total = p_err + p_format: the share of the written calls that failed or could not be run,
-    plus 1 for a rollout that breaks the grammar."""
+    """Return p_total = p_err + p_format: the share of the written calls that failed or could not be
+    run, plus 1 for a rollout that breaks the grammar."""
     calls = trajectory.calls
     failed = sum(call.outcome.failed or not call.outcome.executed for call in calls)
     errors = failed / len(calls) if calls else WITHOUT_CALLS

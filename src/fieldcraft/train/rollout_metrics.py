@@ -1,4 +1,4 @@
-"""What the rollouts of a step say about the policy, and about what it acts on, as metrics."""
+"""The metrics of a step's rollouts, about the policy and about what it acts on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DIFFER = (
 
 
 def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
-    """Mean log-probability, in nats, of the tokens that the policy wrote in right rollouts, as they
-    were sampled; None where no rollout is right. When it falls step by step, a collapse is on its
-    way (arXiv 2512.04220)."""
+    """Return the mean log-probability, in nats, of the tokens that the policy wrote in right
+    rollouts, as they were sampled; None where no rollout is right. When it falls step by step, a
+    collapse is on its way (arXiv 2512.04220)."""
     right = [t for t in trajectories if t.right]
     found = [
         logp
@@ -39,8 +39,8 @@ def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
-    """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones
-    and answers without a program are separate rates, so that none can hide in another; see
+    """Return the means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable
+    ones and answers without a program are separate rates, so that none can hide in another; see
     `tool_use` for those of calls. A rollout counts once, in however many chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
@@ -66,7 +66,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
 
 
 def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
-    """How many versions of the policy ago the tokens of step `number` were sampled."""
+    """Return the age of the tokens of step `number` in versions of the policy: mean and maximum."""
     spans = [
         span
         for group in groups
@@ -84,8 +84,8 @@ def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
 
 
 def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
-    """What to tell after the last of the rows about rollouts that ended in an exception: at the
-    first step that has any, and in the end."""
+    """Return a message after the last of the rows about rollouts that ended in an exception: at the
+    first step that has any, and in the end. None where there is nothing to tell."""
     struck = [row["step"] for row in rows if row["status/error"]]
     last = rows[-1]["step"]
     if not struck or (struck[0] != last and len(rows) < steps):
@@ -94,8 +94,9 @@ def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
 
 
 def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:
-    """What to tell after the last of the rows: once that SILENT steps in a row had no group whose
-    rollouts differ in reward, and in the end that none of all `steps` had."""
+    """Return a message after the last of the rows: once that SILENT steps in a row had no group
+    whose rollouts differ in reward, and in the end that none of all `steps` had. None where there
+    is nothing to tell."""
     silent = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
     if len(silent) == steps and all(silent):
         return (

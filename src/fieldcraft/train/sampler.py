@@ -47,7 +47,7 @@ class Travelling(Protocol):
 
     @property
     def published(self) -> Row:
-        """What the last `publish` has cost, as metrics of a step."""
+        """Costs of the last `publish`, as metrics of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Sampled:
 
 @dataclass(kw_only=True)
 class Sampler:
-    """Samples the rollouts of one step at a time, while nothing is trained.
+    """A sampler of the rollouts of one step at a time, while nothing is trained.
 
     `drawn` is its position in the stream of questions, which a checkpoint keeps, and `version` the
     policy that the engine samples from, where that is known: as many steps as it has behind it.
@@ -90,7 +90,7 @@ class Sampler:
         """Prepare the engine."""
 
     async def sample(self, number: int) -> Sampled:
-        """The rollouts of step `number`, with their rewards.
+        """Sample the rollouts of step `number`, with their rewards.
 
         Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
         replaced by those of further questions, until the step is full or `max_batches` are sampled;
@@ -122,7 +122,7 @@ class Sampler:
         return learn()
 
     async def publish(self, version: int) -> None:
-        """From now on sample with the weights as they are now."""
+        """Sample from now on with the weights as they are now."""
         await self.engine.publish(version)
         self.version = version
 
@@ -171,19 +171,19 @@ class Sampler:
 
     @property
     def size(self) -> int:
-        """Rollouts that are sampled for a question."""
+        """Number of rollouts that are sampled for a question."""
         return self.settings.group * self.settings.oversample
 
     def limits_at(self, number: int) -> Limits:
-        """The budget of rollouts that begin in step `number`."""
+        """Return the budget of rollouts that begin in step `number`."""
         return self.settings.limits_at(self.env.budget, number)
 
     def env_at(self, number: int) -> ToolEnvironment:
-        """The environment of these rollouts."""
+        """Return the environment of these rollouts."""
         return self.env.within(self.limits_at(number)) if self.settings.budget else self.env
 
     def rubric_at(self, number: int) -> Rubric:
-        """What scores them: rollouts are overlong by their own budget."""
+        """Return the rubric that scores them: rollouts are overlong by their own budget."""
         s = self.settings
         if not (s.budget and s.overlong_penalty):
             return self.rubric
@@ -192,7 +192,7 @@ class Sampler:
     def players(
         self, tasks: Sequence[Task], batch: int, env: ToolEnvironment, *, simulated: bool
     ) -> list[Player]:
-        """What plays the rollouts of each question of a batch."""
+        """Return the player of the rollouts of each question of a batch."""
         tool_free = tool_free_questions(self.settings, self.seed, batch, tasks)
         with_tools, alone = self._player(env, simulated=simulated), self._tool_free_player(env)
         return [alone if place in tool_free else with_tools for place in range(len(tasks))]
@@ -209,8 +209,8 @@ class Sampler:
         return Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
 
     def _player(self, env: ToolEnvironment, *, simulated: bool) -> Player:
-        """What plays the rollout of a task and a key. If a frozen model writes the observations, it
-        samples in an engine with sessions of its own."""
+        """Return the player of the rollout of a task and a key. If a frozen model writes the
+        observations, it samples in an engine with sessions of its own."""
         policy = self._policy
         simulator: Simulator | None = None
         if simulated and (temperatures := self.settings.simulation_temperatures):
@@ -231,14 +231,15 @@ class Sampler:
         return [self.cut(group, rng) for group in groups]
 
     def cut(self, group: Group, rng: random.Random) -> Group:
-        """A group as large as it is trained on; a larger one loses members by resampling."""
+        """Cut a group to the size that it is trained on; a larger one loses members by
+        resampling."""
         most = self.settings.group
         return resample(group, most, rng) if len(group) > most else group
 
     def teaches(self, group: Group) -> bool:
-        """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
-        wrong, or their rewards differ (which also keeps what OTC has to say about groups in which
-        all are right)."""
+        """Return whether dynamic sampling keeps a group: some of its graded rollouts are right and
+        some wrong, or their rewards differ (which also keeps what OTC has to say about groups in
+        which all are right)."""
         s = self.settings
         if s.keep_groups == "mixed-accuracy":
             scores = [t.rewards[t.correct] for t in group if t.reward is not None]
@@ -247,13 +248,13 @@ class Sampler:
 
 
 def equal(group: Group) -> bool:
-    """Whether the rollouts that could be graded all have the same reward."""
+    """Return whether the rollouts that could be graded all have the same reward."""
     return len({t.reward for t in group if t.reward is not None}) < 2
 
 
 def simulates(s: Rl, number: int) -> bool:
-    """Whether the observations of a step are simulated. In a mixed stage that follows from the
-    step's number alone: of the first n steps, n * simulated_share are, rounded up."""
+    """Return whether the observations of a step are simulated. In a mixed stage that follows from
+    the step's number alone: of the first n steps, n * simulated_share are, rounded up."""
     if s.observations != "mixed":
         return s.observations == "simulated"
     share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the float beside it

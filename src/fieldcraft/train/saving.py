@@ -46,7 +46,7 @@ def save_model(
 
 @contextmanager
 def read_state(folder: Path, device: torch.device) -> Iterator[dict[str, Any]]:
-    """What a checkpoint keeps beside the weights, to be taken over inside the block. Raises
+    """Yield what a checkpoint keeps beside the weights, to be taken over inside the block. Raises
     UserError if it is damaged."""
     with reading(folder / STATE, remedy(folder, put_aside(folder))):
         yield torch.load(folder / STATE, map_location=device, weights_only=True)

@@ -49,8 +49,8 @@ COPY_GAIN = 0.15
 
 
 def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer in which every word of `texts` is one token and every name is a
-    sequence of syllables, so that copying a name never seen before is a skill and not memory.
+    """Make a byte-level BPE tokenizer in which every word of `texts` is one token and every name is
+    a sequence of syllables, so that copying a name never seen before is a skill and not memory.
 
     Syllables are learned first (they are by far the most frequent), with and without a capital and
     a space before it; names must not occur in `texts`.
@@ -83,14 +83,15 @@ def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedT
 
 
 def tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What prompts and calls of a chat template consist of, besides names; `tools` are schemas."""
+    """Yield the parts of prompts and calls of a chat template, besides names; `tools` are
+    schemas."""
     yield '{"name": "", "arguments": {"": ""}}'
     for tool in tools:
         yield f": {tool['function']['description']}\n"
 
 
 def count_parameters(vocabulary: int, layers: int, width: int) -> int:
-    """How many numbers a model of `new_model` has, before it is made."""
+    """Return the number of parameters of a model of `new_model`, before it is made."""
     attention = 4 * width**2 + 3 * width  # queries, keys and values have biases
     return vocabulary * width + layers * (attention + 9 * width**2 + 2 * width) + width
 
@@ -98,8 +99,8 @@ def count_parameters(vocabulary: int, layers: int, width: int) -> int:
 def new_model(
     tokenizer: PreTrainedTokenizerFast, *, layers: int, width: int, heads: int, seed: int
 ) -> PreTrainedModel:
-    """A Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings, float32:
-    random but for the two kinds of heads of `wire_copying`."""
+    """Make a Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings,
+    float32: random but for the two kinds of heads of `wire_copying`."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -123,7 +124,8 @@ def new_model(
 
 @torch.no_grad()
 def wire_copying(model: Qwen2ForCausalLM) -> None:
-    """Start with induction heads, the circuit by which language models copy from their context.
+    """Wire induction heads into the first two layers, the circuit by which language models copy
+    from their context.
 
     A head of the first layer attends to the previous token; all heads of the second attend to where
     the current token was last followed by something, and repeat that (Olsson et al., arXiv

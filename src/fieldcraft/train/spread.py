@@ -1,4 +1,4 @@
-"""How what is trained, and the tokens of a micro-batch, lie on processes.
+"""The way in which weights and the tokens of a micro-batch lie on processes.
 
 Training asks for hidden states and gets back values of all trained tokens, wherever they were
 computed. `Alone` is one process; `sharding/shards.py` has many. Letters: N tokens of a packed
@@ -29,30 +29,32 @@ class Spread(Protocol):
         ...
 
     def batches(self, units: Sequence[Unit], micro_tokens: int) -> Iterator[PackedBatch]:
-        """The micro-batches of this process, as many as every other one has. `micro_tokens` is what
-        a process holds of one."""
+        """Return the micro-batches of this process, as many as every other one has. `micro_tokens`
+        is what a process holds of one."""
         ...
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
-        """The last hidden states that predict the trained tokens of this process; [t, H]."""
+        """Compute the last hidden states that predict the trained tokens of this process; [t,
+        H]."""
         ...
 
     def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
-        """Logits [n, V] of a text of its own, by the model's own forward pass in every process;
-        `layer` is its output layer."""
+        """Compute the logits [n, V] of a text of its own, by the model's own forward pass in every
+        process; `layer` is its output layer."""
         ...
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
-        """Which of the T trained tokens are predicted in this process."""
+        """Return the trained tokens of the T that are predicted in this process."""
         ...
 
     def join(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
-        """Values of the tokens of this process, put together with those of others: [t, ...] gives
-        [T, ...]. A gradient goes back to where the value came from."""
+        """Join the values of the tokens of this process with those of others: [t, ...] gives [T,
+        ...]. A gradient goes back to where the value came from."""
         ...
 
     def whole(self, value: Tensor) -> Tensor:
-        """A number that was computed from weights, such as the norm of their gradient."""
+        """Return the whole of a number that was computed from weights, such as the norm of their
+        gradient."""
         ...
 
 

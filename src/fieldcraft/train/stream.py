@@ -62,7 +62,8 @@ class Running:
 
 @dataclass(kw_only=True)
 class Stream(Sampler):
-    """Samples while a step is trained. What it samples depends on how long everything takes.
+    """A sampler that works while a step is trained. What it samples depends on how long everything
+    takes.
 
     `threads` are those of a CPU for training.
     """
@@ -85,7 +86,7 @@ class Stream(Sampler):
         self._trainer = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> Sampled:
-        """The groups of step `number`, those that began first.
+        """Wait for the groups of step `number`, those that began first.
 
         Dynamic sampling replaces a group that teaches nothing as soon as it is scored, at the end
         of the line. After `max_batches` times as many groups as a step needs it takes what there
@@ -141,8 +142,8 @@ class Stream(Sampler):
         self._trainer.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the stream of questions. The line is lost in a kill, and its questions are
-        asked again."""
+        """Return the place in the stream of questions. The line is lost in a kill, and its
+        questions are asked again."""
         line = [running.place for running in self.line]
         return {"next": self.next, "again": sorted([*line, *self.again])}
 
@@ -184,7 +185,8 @@ class Stream(Sampler):
             task.add_done_callback(lambda _: self.moved.set())
 
     async def _play(self, running: Running) -> None:
-        """A group from its first token to its rewards. It leaves the line if it is of no use."""
+        """Play a group from its first token to its rewards. It leaves the line if it is of no
+        use."""
         members = running.members
         try:
             await asyncio.wait(members, return_when=asyncio.FIRST_EXCEPTION)
@@ -236,7 +238,8 @@ class Stream(Sampler):
                     await self.moved.wait()
 
     def _drop_old(self, number: int) -> None:
-        """Groups that would be too old for the next step, as this one had fewer than it needs."""
+        """Drop groups that would be too old for the next step, as this one had fewer than it
+        needs."""
         for running in list(self.line):
             if number - running.version >= self.settings.asynchronous.max_staleness:
                 self.line.remove(running)

@@ -1,4 +1,4 @@
-"""The teacher of on-policy distillation: whose probabilities are learnt, and what it is shown.
+"""The teacher of on-policy distillation: the model whose probabilities are learnt, and its prompt.
 
 A worked example. The student wrote, and the teacher that is shown the answer reads
 
@@ -36,7 +36,8 @@ class Teacher:
     prompt: Callable[[Task], list[int]] | None = None
 
     def seen(self, trajectory: Trajectory, sample: Sample) -> Sample | None:
-        """The sample of a trajectory as the teacher reads it; None where it reads the same."""
+        """Return the sample of a trajectory as the teacher reads it; None where it reads the
+        same."""
         if self.prompt is None or not sample.weight.any():
             return None
         read = np.array(self.prompt(trajectory.task), np.int64)
@@ -58,8 +59,8 @@ class Teacher:
 def shown_question(
     shown: Literal["answer", "plan"], plan: Callable[[Task], str]
 ) -> Callable[[Task], str]:
-    """What a teacher that knows more is asked: what it is shown follows the question. `plan` finds
-    the plan of a task.
+    """Return a function from tasks to the question of a teacher that knows more: what it is shown
+    follows the question. `plan` finds the plan of a task.
 
     The function that is returned raises UserError for a task without what is to be shown.
     """
@@ -71,8 +72,8 @@ def shown_question(
 def shown_prompt(
     question: Callable[[Task], str], env: ToolEnvironment
 ) -> Callable[[Task], list[int]]:
-    """The prompt of such a teacher, by the dialect: what it is shown is plain text, like the
-    question."""
+    """Return a function from tasks to the prompt of such a teacher, by the dialect: what it is
+    shown is plain text, like the question."""
     return lambda task: env.dialect.prompt(question(task), Names(task, env.schemas).schemas)
 
 

@@ -1,4 +1,4 @@
-"""Which questions of a step are asked while the tools are unavailable."""
+"""The choice of the questions of a step that are asked while the tools are unavailable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tool_free_questions(settings: Rl, seed: int, batch: int, tasks: Sequence[Tas
 
 
 def tool_free_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return what the rollouts without tools of a step did; empty where there are none.
+    """Return the metrics of a step's rollouts without tools; empty where there are none.
 
     `tool_free/share` is their share of all rollouts, `tool_free/em` of them are right,
     `tool_free/answered` of them end with an answer; the others wrote a call or ran out of tokens.

@@ -1,4 +1,4 @@
-"""How a model computes while it is trained: as it does when it samples.
+"""The mode of a model while it is trained: it computes as it does when it samples.
 
 Dropout and the jitter of routers are off: the policy that samples has none, and a ratio of the two
 would be noise. Both are off outside of training anyway, so all of a model stays in that mode, but
@@ -53,7 +53,7 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def dropout_notes(config: PreTrainedConfig) -> list[str]:
-    """A sentence on the rates of a configuration that are not 0; no stage uses them."""
+    """Return a note on the rates of a configuration that are not 0; no stage uses them."""
     rates = ", ".join(
         f"{name}={rate:g}" for name, rate in _rates(config.get_text_config().to_dict(), RATE)
     )

@@ -32,7 +32,7 @@ from fieldcraft.types import UserError
 
 
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
-    """The rate of step `step` (0-based) of `steps`."""
+    """Return the learning rate of step `step` (0-based) of `steps`."""
     warm = min(1.0, (step + 1) / (optim.warmup_steps(steps) + 1))
     left = 1 - step / max(steps, 1)
     falling = {
@@ -68,8 +68,8 @@ class Learner:
     def descend(
         self, units: Sequence[Unit], loss_of: Callable[[PackedBatch], tuple[Tensor, Metrics]]
     ) -> dict[str, float]:
-        """One optimiser step on the sum of `loss_of` over the micro-batches; returns the sums of
-        its metrics, the norm of the gradient and the learning rate.
+        """Run one optimiser step on the sum of `loss_of` over the micro-batches. Returns the sums
+        of its metrics, the norm of the gradient and the learning rate.
 
         Raises UserError if a gradient is not finite; the parameters are left untouched.
         """
@@ -152,7 +152,7 @@ class Trainer(Learner):
             self.compare()
 
     def compare(self) -> None:
-        """Raises UserError if a packed batch is another one than the texts in it; see
+        """Raise UserError if a packed batch is another one than the texts in it; see
         `comparison.require_packed`."""
         require_packed(self.model, self.output_layer, self.spread, self.device, self.dtype)
 
@@ -165,7 +165,7 @@ class Trainer(Learner):
         guide: Guide | None = None,
         look: Look = nobody_looks,
     ) -> dict[str, float]:
-        """One optimiser step.
+        """Run one optimiser step.
 
         Args:
             units: samples, in tuples that the objective looks at together.
@@ -202,23 +202,23 @@ class Trainer(Learner):
 
     @torch.no_grad()
     def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
-        """What this model predicts in the place of each trained token of the samples, one sample
-        after the other."""
+        """Predict the trained tokens of the samples, each in its place, one sample after the
+        other."""
         self.model.eval()
         batch = pack(samples)
         hidden_TH = self.spread.join(self._states(batch), batch)
         return Predictions(hidden_TH, self.output_layer, temperature)
 
     def at_start(self) -> Reference | None:
-        """See `learning.Learning`."""
+        """Return the policy as it is now, to be read, as `learning.Learning` has it."""
         if self.adapter is None:
             return None
         self.adapter.keep_start()
         return AdapterStart(self, self.adapter)
 
     def write(self, folder: Path, tokenizer: Any) -> None:
-        """Into a folder: the model with its masters, and the tokenizer, as transformers loads them,
-        or the adapter, as PEFT does."""
+        """Write the model with its masters, and the tokenizer, into a folder as transformers loads
+        them, or the adapter, as PEFT does."""
         if self.adapter is None:
             self.drop_gradients()  # in their place the model is read back
             save_model(folder, self.model, tokenizer, self.weights.state_of(self.model))
@@ -226,11 +226,12 @@ class Trainer(Learner):
             self.adapter.save(folder)
 
     def said(self) -> ProbeResult:
-        """See `learning.Learning`."""
+        """Return what the policy says of the probe, as `learning.Learning` has it."""
         return said_by_policy(self, self.model.config, name_of_type(self.model.dtype))
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
-        """Make the folder `target`: what is trained, `state_dict`, and `extra`, plain values."""
+        """Save what is trained, `state_dict`, and `extra`, plain values, into the folder
+        `target`."""
         with atomic_folder(target) as draft, writing(target):
             self.write(draft, tokenizer)
             torch.save({"trainer": self.state_dict(), "extra": extra}, draft / STATE)
@@ -253,10 +254,10 @@ class Trainer(Learner):
         return extra
 
     def settle(self) -> None:
-        """Nothing is left to wait for: `save` has waited."""
+        """Do nothing: `save` has waited."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights: optimiser, position in the schedule, random state."""
+        """Return all but the weights: optimiser, position in the schedule, random state."""
         return {
             "adamw": self.adamw.state_dict(),
             "done": self.done,
@@ -280,7 +281,7 @@ class Trainer(Learner):
         teacher: Predictions | None = None,
         top_k: int | None = None,
     ) -> Scores:
-        """What the model says of the trained tokens of a packed batch."""
+        """Compute what the model says of the trained tokens of a packed batch."""
         said = Predictions(self._states(batch), self.output_layer, temperature)
         targets_t = batch.ids_T[self.spread.here(batch)].to(self.device)
         found = score(said, targets_t, teacher, top_k)
@@ -291,7 +292,8 @@ class Trainer(Learner):
         )
 
     def _ask(self, guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
-        """What a teacher, as it reads the samples, predicts in the place of each trained token."""
+        """Return the predictions of a teacher, as it reads the samples, in the place of each
+        trained token."""
         said: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
         return replace(said, hidden_TH=said.hidden_TH[self.spread.here(batch)])
 

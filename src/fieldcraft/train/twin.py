@@ -32,6 +32,7 @@ MOST: dict[int, str] = {
     " intermediate_size_mlp",
     32: "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size q_lora_rank",
     16: "head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim kv_lora_rank rotary_dim kv_channels",
+    8: "sliding_window",
     4: "num_attention_heads n_head n_heads num_heads num_experts num_local_experts n_routed_experts"
     " moe_num_experts",
     2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads num_kv_heads n_head_kv"
@@ -44,7 +45,7 @@ UNFIT = Exception
 
 
 def refuse_unlike_plain(config: PreTrainedConfig) -> None:
-    """Raises UserError, with the difference, for a model whose small twin is trained or sampled
+    """Raise UserError, with the difference, for a model whose small twin is trained or sampled
     otherwise than plain forward passes compute it. One without a twin is left to the trainer."""
     model = twin_of(config)
     if model is None:
@@ -58,7 +59,7 @@ def refuse_unlike_plain(config: PreTrainedConfig) -> None:
 
 
 def require_plain(model: Any, dtype: Dtype = "float32") -> None:
-    """Raises UserError for a model that is trained or sampled otherwise than plain forward passes
+    """Raise UserError for a model that is trained or sampled otherwise than plain forward passes
     compute it, as a trainer or an engine does when it is made. The model is changed."""
     attend_by_runs(model)
     remove_dropout(model)
@@ -67,8 +68,8 @@ def require_plain(model: Any, dtype: Dtype = "float32") -> None:
 
 
 def twin_of(config: PreTrainedConfig) -> Any | None:
-    """A small model of a configuration, in float32 on the CPU; None where its sizes cannot be
-    changed alone, as those of a model that also reads images."""
+    """Return a small model of a configuration, in float32 on the CPU; None where its sizes cannot
+    be changed alone, as those of a model that also reads images."""
     if len(config.sub_configs) > 1:
         return None
     try:
@@ -85,7 +86,7 @@ def twin_of(config: PreTrainedConfig) -> Any | None:
 
 
 def _random_model(config: PreTrainedConfig) -> Any:
-    """The same one each time."""
+    """Make a model with random weights, which are the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -95,8 +96,8 @@ def _random_model(config: PreTrainedConfig) -> Any:
 
 
 def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
-    """All keys, those of sizes as small as can be, and the first and the last of what each layer
-    has."""
+    """Return all keys of a configuration, with sizes as small as can be, and of what each layer has
+    the first and the last."""
     keys = config.to_dict()
     layers = config.num_hidden_layers
     kept = [0, layers - 1][:layers]
@@ -115,7 +116,8 @@ def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _shorten_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
-    """Rotary embeddings with a factor for each pair of dimensions, which are fewer now."""
+    """Shorten the factors of rotary embeddings, one for each pair of dimensions, which are fewer
+    now."""
     rope = keys.get("rope_parameters")
     if not isinstance(rope, Mapping) or not any(isinstance(v, list) for v in rope.values()):
         return

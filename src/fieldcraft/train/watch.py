@@ -106,7 +106,7 @@ class Collapse:
     first: Departure | None
 
     def sentence(self, stage: str, kept: str) -> str:
-        """What the user reads; `kept` says what is left from before."""
+        """Return the sentence that the user reads; `kept` says what is left from before."""
         if self.first is None:
             cause, advice = "no other metric left its range before", "lower optim.lr"
         else:
@@ -126,7 +126,7 @@ class Collapse:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """What a collapse is.
+    """The definition of a collapse.
 
     Args:
         score: the metric that must not fall, `em` or `reward_mean`.
@@ -139,7 +139,7 @@ class Watch:
     clip_norm: float
 
     def collapse(self, rows: Sequence[Row]) -> Collapse | None:
-        """What has happened by the last row; None while there is nothing to stop for."""
+        """Return the collapse by the last row; None while there is nothing to stop for."""
         means = self._means(rows)
         if not means:
             return None
@@ -157,9 +157,9 @@ class Watch:
         return self._explosion(rows)
 
     def best(self, rows: Sequence[Row], checkpoints: Sequence[int]) -> int | None:
-        """The healthiest of the checkpoints, each the number of steps behind it: the one with the
-        best score just before it and just after it, whichever is worse; of equals the newest. None
-        where even that one is in a collapse, or nothing is known of any."""
+        """Return the healthiest of the checkpoints, each the number of steps behind it: the one
+        with the best score just before it and just after it, whichever is worse; of equals the
+        newest. None where even that one is in a collapse, or nothing is known of any."""
         scores = {done: self._health(rows, done) for done in checkpoints if 0 < done <= len(rows)}
         means = self._means(rows)
         if not scores or not means:
@@ -176,14 +176,14 @@ class Watch:
         return [row[self.score] for row in rows]
 
     def _means(self, rows: Sequence[Row]) -> list[float]:
-        """Of the windows that end with each row from the LEAST-th on."""
+        """Return the means of the windows that end with each row from the LEAST-th on."""
         scores = self._scores(rows)
         ends = range(LEAST, len(scores) + 1)
         return [fmean(scores[max(end - WINDOW, 0) : end]) for end in ends]
 
     def _error(self, rows: Sequence[Row]) -> float:
-        """The standard error of the difference of two windows, from the differences of neighbouring
-        steps: those know nothing of trends."""
+        """Return the standard error of the difference of two windows, from the differences of
+        neighbouring steps: those know nothing of trends."""
         scores = self._scores(rows)
         squares = [(b - a) ** 2 / 2 for a, b in pairwise(scores)]
         return math.sqrt(fmean(squares) * 2 / WINDOW)
@@ -204,7 +204,8 @@ class Watch:
 
 
 def _first(rows: Sequence[Row], fall: int) -> Departure | None:
-    """The signal that left first the range that it had until LEAD rows before row `fall`."""
+    """Return the signal that was the first to leave the range that it had until LEAD rows before
+    row `fall`."""
     start = max(fall - LEAD, min(fall, LEAST))
     found = []
     for signal in SIGNALS:
@@ -221,7 +222,7 @@ def _first(rows: Sequence[Row], fall: int) -> Departure | None:
 
 
 def _smooth(values: Sequence[float | None]) -> list[float | None]:
-    """Running means over the last SMOOTH values that are known."""
+    """Return the running means over the last SMOOTH values that are known."""
     known: list[float | None] = []
     for end in range(1, len(values) + 1):
         part = [value for value in values[max(end - SMOOTH, 0) : end] if value is not None]

@@ -56,7 +56,8 @@ class Weights:
                 weight.copy_(master)
 
     def state_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state of a model that the weights are part of, with the masters in their place."""
+        """Return the state of a model that the weights are part of, with the masters in their
+        place."""
         state: Mapping[str, Any] = model.state_dict(keep_vars=True)
         return {name: self._masters.get(value, value).detach() for name, value in state.items()}
 
@@ -69,7 +70,7 @@ class Weights:
 
 
 def _round(weight: nn.Parameter, dtype: torch.dtype | None) -> nn.Parameter:
-    """Round a weight in place; returns its master."""
+    """Round a weight in place, and return its master."""
     master = nn.Parameter(weight.data)
     weight.data = weight.data.to(dtype)
     weight.register_post_accumulate_grad_hook(partial(_add_up, master))
@@ -83,7 +84,8 @@ def _add_up(master: nn.Parameter, weight: Tensor) -> None:
 
 
 def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
-    """AdamW over float32 parameters; vectors do not decay. Raises UserError as `adamw_type`."""
+    """Make an AdamW over float32 parameters; vectors do not decay. Raises UserError as
+    `adamw_type`."""
     trained = list(parameters)
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": optim.weight_decay},
@@ -94,8 +96,8 @@ def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.
 
 
 def adamw_type(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
-    """What makes an AdamW whose moments are kept as the settings say. Raises UserError where that
-    needs a package or a device that is not there."""
+    """Return a factory of AdamW whose moments are kept as the settings say. Raises UserError where
+    that needs a package or a device that is not there."""
     if optim.moments == "float32":
         return partial(torch.optim.AdamW, fused=True)
     package = _import_bitsandbytes()

@@ -1,4 +1,4 @@
-"""Who may read the page: on the loopback this machine, beyond it whoever has the token."""
+"""Access to the page: on the loopback this machine, beyond it whoever has the token."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Guard:
         await answer(scope, receive, guarded)
 
     def _answer(self, request: Request) -> Response | None:
-        """What to answer in place of the page."""
+        """Return the answer in place of the page, None where the page may be read."""
         if request.method not in ("GET", "HEAD"):
             if request.url.path not in self.writable:
                 return PlainTextResponse(READ_ONLY, 405)

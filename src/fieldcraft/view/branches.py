@@ -30,7 +30,7 @@ SECONDS_TO_END = 10.0  # of a command that was interrupted
 
 
 class Wish(BaseModel):
-    """What a reader asks for. Without `at` every step is sampled from."""
+    """Branches that a reader asks for. Without `at` every step is sampled from."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,8 +41,8 @@ class Wish(BaseModel):
     model: str = ""  # another stage of the run
 
     def options(self, run: Viewed) -> Iterator[str]:
-        """Of the command. Raises UserError for an edit without a step or a text, and for a model
-        that is no finished stage of the run."""
+        """Yield the options of the command. Raises UserError for an edit without a step or a text,
+        and for a model that is no finished stage of the run."""
         finished = [] if run.folder is None else run.folder.finished_stages()
         if self.model and self.model not in finished:
             stages = ", ".join(finished) or "none"
@@ -59,7 +59,7 @@ class Wish(BaseModel):
 
 
 def parse_wish(body: bytes) -> Wish:
-    """Raises UserError for something else than a wish."""
+    """Read a wish. Raises UserError for something else than a wish."""
     try:
         return Wish.model_validate_json(body)
     except ValidationError as error:
@@ -79,7 +79,7 @@ class Sampling:
         self._what = ""
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Raises UserError while another command runs."""
+        """Start a command. Raises UserError while another command runs."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 raise UserError("the page is sampling already: wait for it, or stop it.")
@@ -112,7 +112,8 @@ class Sampling:
 
     @property
     def state(self) -> dict[str, Any]:
-        """`status` is the exit status, None while the command runs; `said` its last line."""
+        """State of the command: `status` is the exit status, None while it runs; `said` its last
+        line."""
         process = self._process
         if process is None:
             return {"command": "", "status": 0, "said": ""}
@@ -125,8 +126,8 @@ class Sampling:
 
 
 def place_of(run: Viewed, file: TrajectoryFile, number: int) -> list[str] | None:
-    """The options of `fieldcraft branch` that name a trajectory; None where it cannot go on. Of
-    training, rollouts are counted over all steps that are kept."""
+    """Return the options of `fieldcraft branch` that name a trajectory; None where it cannot go on.
+    Of training, rollouts are counted over all steps that are kept."""
     if run.recipe is None or file.kind not in ("evaluation", "training"):
         return None
     kept = []
@@ -140,7 +141,8 @@ def place_of(run: Viewed, file: TrajectoryFile, number: int) -> list[str] | None
 
 
 def steps_of(trajectory: Trajectory) -> list[str]:
-    """What the policy wrote at each step, shortened. A summary before a fold is no step."""
+    """Return the text that the policy wrote at each step, shortened. A summary before a fold is no
+    step."""
     turns = [
         segment.text
         for place, segment in enumerate(trajectory.segments, start=1)
@@ -155,8 +157,8 @@ def _short(text: str) -> str:
 
 
 def results(run: Viewed, place: Sequence[str]) -> list[dict[str, Any]]:
-    """What the branches of a trajectory have come to, folder by folder: that of its own model, and
-    those of others. Damaged files are left out: the command says what is wrong with them."""
+    """Return the results of the branches of a trajectory, folder by folder: that of its own model,
+    and those of others. Damaged files are left out: the command says what is wrong with them."""
     _, _, number, _, part, *training = place
     name = f"{part}{'-training' if training else ''}-{number}"
     folders = [run.path / BRANCHES / name, *sorted(run.path.glob(f"{BRANCHES}/{name}-*"))]

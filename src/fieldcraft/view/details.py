@@ -16,7 +16,8 @@ from fieldcraft.view.viewed import TrajectoryFile, Viewed
 
 
 def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict[str, Any]:
-    """All that the page shows of a trajectory. Raises UserError for a line that holds none."""
+    """Return all that the page shows of a trajectory. Raises UserError for a line that holds
+    none."""
     trajectory, kept = read(file, number, line)
     path = run.tokenizer()
     tokenizer = None if path is None else load_tokenizer(path)
@@ -45,7 +46,7 @@ def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict
 
 
 def read(file: TrajectoryFile, number: int, line: bytes) -> tuple[Trajectory, Kept | None]:
-    """Raises UserError for a line that holds no trajectory."""
+    """Read a trajectory. Raises UserError for a line that holds no trajectory."""
     with reading(f"{file.path}, line {number + 1}", "reload the page"):
         return read_line(line, file.kind)
 
@@ -53,7 +54,7 @@ def read(file: TrajectoryFile, number: int, line: bytes) -> tuple[Trajectory, Ke
 def brief(
     file: TrajectoryFile, number: int, trajectory: Trajectory, kept: Kept | None
 ) -> dict[str, Any]:
-    """A trajectory without its tokens, as it stands beside others."""
+    """Return a trajectory without its tokens, as it stands beside others."""
     return {
         "run": file.run,
         "part": file.part,
@@ -77,8 +78,8 @@ def brief(
 
 
 def _trained_authors(run: Viewed, file: TrajectoryFile, trajectory: Trajectory) -> tuple[str, ...]:
-    """Whose tokens the stage trains. A step of reinforcement learning may leave out rollouts that
-    were cut short, and those with a void turn."""
+    """Return the authors whose tokens the stage trains. A step of reinforcement learning may leave
+    out rollouts that were cut short, and those with a void turn."""
     stage = None if run.recipe is None else run.recipe.stages.get(file.part)
     if stage is None:
         return ("policy",)
@@ -92,7 +93,7 @@ def _trained_authors(run: Viewed, file: TrajectoryFile, trajectory: Trajectory) 
 
 
 def _command(run: Viewed, file: TrajectoryFile, number: int) -> str | None:
-    """What shows the trajectory in a terminal."""
+    """Return the command that shows the trajectory in a terminal."""
     if file.kind != "evaluation":
         return None
     return shlex.join(

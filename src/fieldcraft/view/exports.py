@@ -16,14 +16,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def json_lines(library: Library, ids: Sequence[int]) -> Iterator[bytes]:
-    """The lines as they stand in their files."""
+    """Yield the lines as they stand in their files."""
     for piece in _pieces(ids):
         for _, _, line in library.lines(piece):
             yield line
 
 
 def csv_lines(library: Library, ids: Sequence[int]) -> Iterator[str]:
-    """A line of names, and one for each trajectory."""
+    """Yield a line of names, and one for each trajectory."""
     yield _line(HEAD)
     for piece in _pieces(ids):
         for row in library.rows_of(piece):
@@ -31,7 +31,8 @@ def csv_lines(library: Library, ids: Sequence[int]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return the value of a cell; a text that a spreadsheet would take for a formula gets a quote
+    before it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

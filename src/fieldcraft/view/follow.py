@@ -37,7 +37,8 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
     def start(self) -> None:
-        """Whoever asks afterwards finds the first rows, also where there was no index."""
+        """Start to follow, so that whoever asks afterwards finds the first rows, also where there
+        was no index."""
         self.index.forget_lost()
         self.library.refresh()
         if self.library.is_empty:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from fieldcraft.config.hub_names import own_cache
 from fieldcraft.records.files import make_file, make_folder
 from fieldcraft.types import UserError
 from fieldcraft.view.lines import Columns, columns, read_line, text
@@ -41,10 +42,9 @@ _ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES
 
 
 def index_path() -> Path:
-    """Where the index of this user is: in the folder for caches, or, if nothing can be written
+    """Return the path of this user's index: in the folder for caches, or, if nothing can be written
     there, in a temporary one."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(caches, "fieldcraft")
+    folder = own_cache()
     try:
         make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -64,7 +64,7 @@ class Index:
 
     @contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        """A connection; what was written is kept only if the block ends well."""
+        """Yield a connection; what was written is kept only if the block ends well."""
         with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
             yield database
@@ -78,7 +78,7 @@ class Index:
                     _forget(database, number)
 
     def done(self, file: TrajectoryFile) -> int:
-        """How many bytes of a file are in the index."""
+        """Return the number of bytes of a file that are in the index."""
         with self.open() as database:
             query = "SELECT done FROM files WHERE path = ?"
             row = database.execute(query, (str(file.path),)).fetchone()
@@ -129,7 +129,7 @@ def _advance(database: sqlite3.Connection, file: TrajectoryFile, stat: os.stat_r
 
 
 def _whole_lines(path: Path, begin: int) -> bytes:
-    """The next complete lines of a file; none if the last one is still being written."""
+    """Return the next complete lines of a file; none if the last one is still being written."""
     size, found = PIECE if begin else FIRST_PIECE, b""
     with path.open("rb") as file:
         file.seek(begin)
@@ -148,7 +148,7 @@ def _insert(
     begin: int,
     piece: bytes,
 ) -> str | None:
-    """Index lines; returns what is wrong with the first one that holds no trajectory."""
+    """Index lines; return what is wrong with the first one that holds no trajectory."""
     trouble = None
     for number, line in enumerate(piece.splitlines(keepends=True), start=lines):
         place, begin = begin, begin + len(line)
@@ -167,13 +167,13 @@ def _insert(
 
 
 def _forget(database: sqlite3.Connection, file_id: int) -> None:
-    """Its words stay, because no row has their number again."""
+    """Remove the rows of a file. Its words stay, because no row has their number again."""
     database.execute("DELETE FROM rows WHERE file = ?", (file_id,))
     database.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
 
 def read_record(path: Path, begin: int, size: int) -> bytes:
-    """The line of a trajectory. Raises UserError for a file that is gone."""
+    """Return the line of a trajectory. Raises UserError for a file that is gone."""
     try:
         with path.open("rb") as file:
             file.seek(begin)

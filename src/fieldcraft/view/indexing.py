@@ -1,4 +1,4 @@
-"""Who indexes a piece of a file: this process, or for long files one that lets the page go first.
+"""Indexing of pieces of files: here, or for long files in a process that lets the page go first.
 
 Reading trajectories holds the interpreter's lock. In the server's own process each request would
 wait for it.
@@ -61,7 +61,7 @@ class Indexing:
 
 
 def _ask(worker: subprocess.Popen[str], question: dict[str, str]) -> str:
-    """What a worker says to a question; half a line or nothing if it has ended."""
+    """Return the answer of a worker to a question; half a line or nothing if it has ended."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     with suppress(BrokenPipeError):

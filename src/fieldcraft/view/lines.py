@@ -17,7 +17,7 @@ _KEPT = TypeAdapter(Kept)
 
 
 def read_line(line: bytes, kind: Kind) -> tuple[Trajectory, Kept | None]:
-    """The trajectory, and what training added to it. Raises ValueError for anything else."""
+    """Return the trajectory, and what training added to it. Raises ValueError for anything else."""
     if kind == "training":
         kept = _KEPT.validate_json(line)
         return checked(kept.trajectory), kept
@@ -26,7 +26,8 @@ def read_line(line: bytes, kind: Kind) -> tuple[Trajectory, Kept | None]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a list of trajectories shows, filters and sorts; None is not known or not gradable."""
+    """Columns that a list of trajectories shows, filters and sorts; None is not known or not
+    gradable."""
 
     task: str
     question: str
@@ -47,7 +48,8 @@ class Columns:
 
 
 def columns(trajectory: Trajectory, kept: Kept | None) -> Columns:
-    """Of one trajectory. `advantage` is the mean over the policy's tokens, `version` the newest."""
+    """Return the columns of one trajectory. `advantage` is the mean over the policy's tokens,
+    `version` the newest."""
     task = trajectory.task
     versions = [v for segment in trajectory.segments for v, _ in segment.versions]
     split = task.meta.get("split")
@@ -80,5 +82,5 @@ def _mean_advantage(trajectory: Trajectory, kept: Kept) -> float | None:
 
 
 def text(trajectory: Trajectory) -> str:
-    """All that a search looks at."""
+    """Return all text that a search looks at."""
     return "\n".join(segment.text for segment in trajectory.segments)

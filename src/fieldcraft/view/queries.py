@@ -1,4 +1,4 @@
-"""What a reader asks of the index: filters, a search and an order, from the page's address."""
+"""Queries of the index by a reader: filters, a search and an order, from the page's address."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Query:
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
-    """A query from an address. Raises UserError for a filter or an order that there is not."""
+    """Return the query of an address. Raises UserError for a filter or an order that there is
+    not."""
     sort = parameters.get("sort", "")
     name = sort.removeprefix("-")
     if name and name not in SORTED:
@@ -49,8 +50,8 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
 
 
 def match(words: str) -> str:
-    """The words of a search as a query of FTS5: all of them, in any order; what stands in quotes is
-    a phrase, and the last word may be the beginning of one."""
+    """Return the words of a search as a query of FTS5: all of them, in any order. Words in quotes
+    are a phrase, and the last word may be the beginning of one."""
     words = clean(words).encode(errors="replace").decode()
     found = [(phrase or word, bool(word)) for phrase, word in _WORD.findall(words)]
     quoted = [f'"{piece.replace(chr(34), "")}"' for piece, _ in found]
@@ -81,19 +82,19 @@ class Library:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file has been found in the index yet."""
+        """Return whether no file has been found in the index yet."""
         return not self._files
 
     def count(self, query: Query) -> int:
         return len(self._ids(query))
 
     def rows(self, query: Query, offset: int = 0, limit: int = MOST_ROWS) -> list[dict[str, Any]]:
-        """Rows of the list, from the one at `offset`."""
+        """Return the rows of the list, from the one at `offset`."""
         ids = self._ids(query)[offset : offset + min(limit, MOST_ROWS)]
         return self.rows_of(ids)
 
     def rows_of(self, ids: Iterable[int]) -> list[dict[str, Any]]:
-        """The rows with these numbers, in their order."""
+        """Return the rows with these numbers, in their order."""
         ids = list(ids)
         marks = ", ".join("?" * len(ids))
         with self.index.open() as database:
@@ -106,7 +107,7 @@ class Library:
         return self._ids(query)
 
     def lines(self, ids: Sequence[int]) -> list[tuple[TrajectoryFile, int, bytes]]:
-        """File, number and line of each of these rows."""
+        """Return file, number and line of each of these rows."""
         marks = ", ".join("?" * len(ids))
         with self.index.open() as database:
             query = f"SELECT id, file, number, begin, size FROM rows WHERE id IN ({marks})"
@@ -120,7 +121,7 @@ class Library:
         return result
 
     def values(self) -> dict[str, list[Any]]:
-        """The values that the page offers for each filter."""
+        """Return the values that the page offers for each filter."""
         offered: dict[str, list[Any]] = {
             name: list(dict.fromkeys(getattr(file, name) for file in self._files.values()))
             for name in ("run", "part", "kind")
@@ -133,7 +134,7 @@ class Library:
         return offered
 
     def progress(self) -> dict[str, Any]:
-        """How much of the files is in the index, in bytes, and what is wrong with them."""
+        """Return how much of the files is in the index, in bytes, and what is wrong with them."""
         files = {str(file.path): file for run in self.runs for file in run.files()}
         with self.index.open() as database:
             query = "SELECT path, done, trouble FROM files"
@@ -168,7 +169,7 @@ class Library:
         return ids
 
     def _where(self, query: Query) -> tuple[str, list[Any]]:
-        """The condition of a query, and the values in it."""
+        """Return the condition of a query, and the values in it."""
         of_file = {k: v for k, v in query.wanted if k in ("run", "part", "kind")}
         files = [
             number
@@ -196,7 +197,8 @@ class Library:
 
 
 def _typed(name: str, value: str) -> Any:
-    """The value of a filter, of its column's type. Raises UserError for one that cannot be."""
+    """Return the value of a filter, in its column's type. Raises UserError for one that cannot
+    be."""
     if name in ("split", "status", "task"):
         return value
     try:

@@ -45,8 +45,8 @@ def create_app(
     token: str | None = None,
     sampling: Sampling | None = None,
 ) -> Starlette:
-    """The page as an ASGI application; call its `state.end` before it ends. With
-    `sampling` readers may have trajectories continued."""
+    """Return the page as an ASGI application; call its `state.end` before it ends. With `sampling`
+    readers may have trajectories continued."""
     page = _Page(runs, index, sampling)
 
     @asynccontextmanager
@@ -149,7 +149,7 @@ class _Page:
         return details(self.run(request), *found)
 
     def question(self, request: Request) -> Any:
-        """All rollouts of a question, without their tokens: at most `MOST_BESIDE`."""
+        """Return all rollouts of a question, without their tokens: at most `MOST_BESIDE`."""
         ids = self.library.ids(Query((("task", request.query_params.get("task", "")),)))
         shown = ids[:MOST_BESIDE]
         rollouts = [
@@ -165,7 +165,7 @@ class _Page:
         return {"steps": [asdict(step) for step in times]}
 
     def branches(self, request: Request) -> Any:
-        """What has come of the branches of a trajectory, and what else can be asked for."""
+        """Return the results of the branches of a trajectory, and what else can be asked for."""
         run, place, trajectory = self._branching(request)
         if place is None:
             return {"place": None}
@@ -209,7 +209,7 @@ class _Page:
         return _download(lines, "trajectories.csv", "text/csv")
 
     def _place(self, request: Request) -> Sequence[int]:
-        """The row of a trajectory, named by its run, part, kind, step and number."""
+        """Return the row of a trajectory, named by its run, part, kind, step and number."""
         names = ("run", "part", "kind", "step", "number")
         given = {name: request.query_params[name] for name in names if name in request.query_params}
         found = self.library.ids(parse_query(given))
@@ -233,7 +233,7 @@ class _Page:
 
 
 def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """An endpoint that runs in a thread and answers with JSON."""
+    """Return an endpoint that runs in a thread and answers with JSON."""
 
     def endpoint(request: Request) -> Response:
         return _json(make(request))
@@ -242,7 +242,8 @@ def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    """A number that is not finite becomes null, as browsers read no other JSON."""
+    """Return a value as JSON; a number that is not finite becomes null, as browsers read no other
+    JSON."""
     text = json.dumps(finite_or_null(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers=headers, media_type="application/json")

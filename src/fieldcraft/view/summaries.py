@@ -1,4 +1,4 @@
-"""What the page says of runs at a glance: how far they are, how they differ, what is wrong."""
+"""Summaries of runs at a glance: how far they are, how they differ, what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.evals.broken import broken_sentences
 from fieldcraft.records.metrics import broken_rollouts
 from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import put_aside
-from fieldcraft.runs.folder import StageFolder
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
 
@@ -23,7 +23,7 @@ MISSING = "not set"  # of a key that another run's recipe has
 
 
 def summary(run: Viewed) -> dict[str, Any]:
-    """A run's stages, evaluations and notes: sentences about what cannot be read."""
+    """Return a run's stages, evaluations and notes: sentences about what cannot be read."""
     notes = [run.trouble] if run.trouble else []
     recipe = run.recipe
     stages = [_stage(run, name, notes) for name in run.stages]
@@ -65,7 +65,7 @@ def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
 
 
 def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
-    """What the evaluations that are done found, in the order of the run."""
+    """Return the summaries of the evaluations that are done, in the order of the run."""
     found: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
@@ -79,7 +79,7 @@ def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
 
 
 def _evaluations(run: Viewed, summaries: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of evaluations: of each split, or of the whole."""
+    """Return the figures of evaluations: of each split, or of the whole."""
     return {
         name: {split: _figures(part) for split, part in _splits(run, whole).items()}
         for name, whole in summaries.items()
@@ -91,7 +91,8 @@ def _splits(run: Viewed, whole: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
-    """The sentence at the top of the run's report; before there is one, what is known by then."""
+    """Return the sentence at the top of the run's report; before there is one, that of what is
+    known by then."""
     if run.folder is not None and run.folder.report_json.exists():
         try:
             return achievement(run.folder.read_report())
@@ -101,7 +102,7 @@ def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> st
 
 
 def _only_split(run: Viewed) -> str:
-    """What the questions of a summary without splits are called."""
+    """Return the name of the questions of a summary without splits."""
     asked = [] if run.recipe is None else list(run.recipe.evaluation.sizes)
     return asked[0] if len(asked) == 1 else "all"
 
@@ -111,8 +112,8 @@ def _figures(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[Viewed]) -> list[dict[str, Any]]:
-    """The keys in which the recipes of runs differ, each with its value in every run; None for a
-    run without a recipe."""
+    """Return the keys in which the recipes of runs differ, each with its value in every run; None
+    for a run without a recipe."""
     known = [dump_recipe(run.recipe) for run in runs if run.recipe is not None]
     rows = []
     for key, values in _apart(known):
@@ -123,8 +124,8 @@ def differences(runs: Sequence[Viewed]) -> list[dict[str, Any]]:
 
 
 def _apart(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
-    """The dotted keys, as a user writes them, in which values differ. A section that one of them
-    lacks is one key."""
+    """Yield the dotted keys, as a user writes them, in which values differ. A section that one of
+    them lacks is one key."""
     if all(value == values[0] for value in values):
         return
     if not all(isinstance(value, dict) for value in values):

@@ -21,14 +21,14 @@ DIGITS = 4
 
 @lru_cache(maxsize=8)
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Raises UserError for a file that holds none."""
+    """Load the tokenizer in a file. Raises UserError for a file that holds none."""
     with reading(path, "restore it, and the page shows the texts of tokens again"):
         return Tokenizer.from_file(str(path))
 
 
 def pieces(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
-    """The text of each token. A character of several tokens stands at the last of them. Without a
-    tokenizer it is the id."""
+    """Return the text of each token. A character of several tokens stands at the last of them.
+    Without a tokenizer it is the id."""
     if tokenizer is None:
         return [f"{i} " for i in ids]
     stream = DecodeStream(skip_special_tokens=False)
@@ -41,7 +41,7 @@ def segments(
     trained: Collection[str],
     tokenizer: Tokenizer | None,
 ) -> list[dict[str, Any]]:
-    """The segments of a trajectory with a value for each token of what is known of it."""
+    """Return the segments of a trajectory with all known values of each token."""
     texts = pieces(tokenizer, trajectory.ids)
     found, begin = [], 0
     for place, segment in enumerate(trajectory.segments):
@@ -68,8 +68,9 @@ def segments(
 
 
 def trained_tokens(segment: Segment, trained: bool, starts: bool) -> list[bool]:
-    """Which tokens of a segment are trained, if its author is. As in `train/batch.py`, the first
-    token of a chain and those whose log-probability is not finite are not."""
+    """Return for each token of a segment whether it is trained, if its author is. As in
+    `train/batch.py`, the first token of a chain and those whose log-probability is not finite are
+    not."""
     mask = [trained and isfinite(p) for p in segment.logprobs or [0.0] * len(segment.ids)]
     return [False, *mask[1:]] if starts and mask else mask
 
@@ -77,7 +78,7 @@ def trained_tokens(segment: Segment, trained: bool, starts: bool) -> list[bool]:
 def _of_training(
     kept: Kept | None, begin: int, mask: Sequence[bool]
 ) -> dict[str, list[float | None]]:
-    """What training added, for the tokens that it trained."""
+    """Return the values that training added, for the tokens that it trained."""
     if kept is None or not any(mask):
         return {}
     columns = {"advantages": kept.advantages, "entropies": kept.entropies, "ratios": kept.ratios}

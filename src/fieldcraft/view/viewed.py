@@ -18,7 +18,8 @@ from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.remedies import DAMAGED
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.timeline import StepTimes, read_times
-from fieldcraft.runs.folder import RunFolder, StageFolder, find_run
+from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 
 Kind = Literal["evaluation", "training", "branch", "other"]
@@ -56,13 +57,14 @@ class Viewed:
         return [] if self.recipe is None else list(self.recipe.stages)
 
     def in_order(self, parts: Collection[str]) -> list[str]:
-        """Stages and evaluations in the order of the run, others behind them; each once."""
+        """Return the stages and evaluations in the order of the run, others behind them; each
+        once."""
         known = [] if self.recipe is None else evaluations(self.recipe)
         order = dict.fromkeys([*in_order_of_run(self.stages, known), *parts])
         return [name for name in order if name in parts]
 
     def files(self) -> Iterator[TrajectoryFile]:
-        """Its files of trajectories, in the order of the run."""
+        """Yield its files of trajectories, in the order of the run."""
         for path in sorted(self.path.glob("*.jsonl")):
             if self.recipe is None and not self.trouble:
                 yield TrajectoryFile(path, self.name, path.stem, "other")
@@ -79,25 +81,25 @@ class Viewed:
                 yield TrajectoryFile(path, self.name, f"{path.parent.name}/{path.stem}", "branch")
 
     def stage(self, name: str) -> StageFolder:
-        """The folder of a stage. Raises UserError for a stage that it does not have."""
+        """Return the folder of a stage. Raises UserError for a stage that it does not have."""
         if self.folder is None or name not in self.stages:
             have = ", ".join(self.stages) or "none"
             raise UserError(f"{self.name} has no stage '{name}': it has {have}.")
         return self.folder.stage(name)
 
     def metrics(self, stage: str) -> list[dict[str, Any]]:
-        """The rows of a stage, none before it begins. Raises UserError for a stage that it does not
-        have, and for a damaged file."""
+        """Return the rows of a stage, none before it begins. Raises UserError for a stage that it
+        does not have, and for a damaged file."""
         path = self.stage(stage).metrics
         return _rows(path, stamp(path))
 
     def times(self, stage: str) -> list[StepTimes]:
-        """Who was at work in each step of a stage; none of stages that keep no timeline. Raises
-        UserError as `metrics` does."""
+        """Return the times at which each part was at work in each step of a stage; none of stages
+        that keep no timeline. Raises UserError as `metrics` does."""
         return read_times(self.stage(stage).timeline)
 
     def tokenizer(self) -> Path | None:
-        """The file of a tokenizer, which all models of a run share."""
+        """Return the file of a tokenizer, which all models of a run share."""
         places = [*self.path.glob("*/model"), *self.path.glob("*/step-*")]
         if self.recipe is not None and self.recipe.model is not None:
             places.append(self.recipe.model)
@@ -106,7 +108,8 @@ class Viewed:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file does: its size and its time; zeros where there is none."""
+    """Return the size and the time of a file, which change when it does; zeros where there is
+    none."""
     try:
         stat = path.stat()
     except OSError:
@@ -116,12 +119,13 @@ def stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _rows(path: Path, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Read once for all pages that ask. A run that trains changes the stamp with each step."""
+    """Read the rows once for all pages that ask. A run that trains changes the stamp with each
+    step."""
     return MetricsLog(path).rows()
 
 
 def open_runs(places: Sequence[Path]) -> list[Viewed]:
-    """The runs in folders, and each run of a recipe with several seeds.
+    """Return the runs in folders, and each run of a recipe with several seeds.
 
     Raises UserError for a place that is no folder, and for a folder without a run or trajectories.
     """
@@ -143,7 +147,7 @@ def _each(place: Path) -> list[Path]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Short names that differ: what follows the folder that all have in common."""
+    """Return short names that differ: what follows the folder that all have in common."""
     paths = list(dict.fromkeys(folder.resolve() for folder in folders))
     if len(paths) < len(folders):
         raise UserError("a run is given twice: give each of them once.")

@@ -31,7 +31,8 @@ _SPECIAL = tuple(
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """What https is checked with; reading it for each client would take longer than a request."""
+    """Return the context that https is checked with; reading it for each client would take longer
+    than a request."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -40,7 +41,7 @@ class NotPublic(httpx.RequestError):
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet: none that is private, loopback,
+    """Return whether an address belongs to the public internet: none that is private, loopback,
     link-local, multicast, reserved or unspecified, nor an IPv6 address that stands for such an IPv4
     address. Raises ValueError for what is no address."""
     ip = ipaddress.ip_address(address)
@@ -57,7 +58,7 @@ def is_public(address: str) -> bool:
 
 
 def is_allowed(url: httpx.URL, allow: Collection[str]) -> bool:
-    """Whether a host is allowed by name, whatever its addresses: `HOST` or `HOST:PORT`."""
+    """Return whether a host is allowed by name, whatever its addresses: `HOST` or `HOST:PORT`."""
     return url.host in allow or f"{url.host}:{_port(url)}" in allow
 
 
@@ -71,7 +72,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, allow: Collection[str] = ()) -> None:
-        """`allow`: hosts that may have any address, as `is_allowed` reads them."""
+        """Take `allow`, the hosts that may have any address, as `is_allowed` reads them."""
         self._allow = allow
         self._inner = httpx.AsyncHTTPTransport(
             trust_env=False,
@@ -80,7 +81,8 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises NotPublic, httpx.ConnectError where a name has no address, and what httpx does."""
+        """Send a request. Raises NotPublic, httpx.ConnectError where a name has no address, and
+        what httpx does."""
         addresses = await _resolve(request)
         if not is_allowed(request.url, self._allow):
             for address in addresses:
@@ -113,7 +115,7 @@ def _port(url: httpx.URL) -> int:
 
 
 async def _resolve(request: httpx.Request) -> list[str]:
-    """The addresses of a host, without repetitions, in the order of the resolver."""
+    """Resolve the addresses of a host, without repetitions, in the order of the resolver."""
     host, port = request.url.host, _port(request.url)
 
     def look_up() -> list[tuple[Any, ...]]:

@@ -32,7 +32,8 @@ class Blocklist:
     """Hosts and addresses of pages that are neither read nor listed."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """
+        """Take the patterns of addresses that are blocked.
+
         Args:
             patterns: a host (`example.org`, with all that ends in `.example.org`), or a host and a
                 path with `*` for any characters (`example.org/data/*`).
@@ -48,17 +49,17 @@ class Blocklist:
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def blocks(self, url: str) -> bool:
-        """Whether a page must not be seen, also by way of an archive or a proxy."""
+        """Return whether a page must not be seen, also by way of an archive or a proxy."""
         return any(_matches(place, pattern) for place in _places(url) for pattern in self._patterns)
 
 
 def has_canary(text: str) -> bool:
-    """Whether a text has the mark by which authors make copies of a benchmark known."""
+    """Return whether a text has the mark by which authors make copies of a benchmark known."""
     return _CANARY.search(text) is not None
 
 
 def _places(url: str) -> Iterator[str]:
-    """`host/path?query` of an address and of every other one inside it, in small letters."""
+    """Yield `host/path?query` of an address and of every other one inside it, in small letters."""
     for _ in range(_DECODINGS):
         url = unquote(url)
     for part in _INNER.split(url.lower())[1:]:

@@ -30,7 +30,8 @@ REPEATED = (
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads pages for all rollouts. `seconds` limit what is done with a page once it is there."""
+    """Reader of pages for all rollouts. `seconds` limit what is done with a page once it is
+    there."""
 
     fetcher: Fetcher
     kept: Kept | NotKept
@@ -40,7 +41,7 @@ class Reader:
     texts: PageTexts = field(default_factory=PageTexts)
 
     async def read(self, address: str, part: int, question: str) -> str:
-        """What the model reads of a part of a page.
+        """Read a part of a page, and return what the model reads of it.
 
         Raises:
             ToolError: the page cannot be had, may not be seen, or holds no text.
@@ -60,7 +61,7 @@ class Reader:
         return f"Summary of {about}\n\n{await self.summariser.summary(text, question)}"
 
     async def _page(self, address: str) -> tuple[str, Page]:
-        """(where the page is, what it says)."""
+        """Return (where the page is, what it says)."""
         url = parse_url(address)
         if self.fetcher.blocklist.blocks(str(url)):
             raise ToolError(BLOCKED)
@@ -90,7 +91,7 @@ class CrawlPageTool:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        """The tool of one rollout."""
+        """Open the tool of one rollout."""
         yield self._described.running(self._function(task.question, set()))
 
     def _function(self, question: str, seen: set[tuple[str, int]]) -> Callable[..., Awaitable[str]]:
@@ -111,15 +112,15 @@ class CrawlPageTool:
 
 
 def with_links(page: Page) -> str:
-    """The text of a page, and its links in a line each."""
+    """Return the text of a page, and its links in a line each."""
     if not page.links:
         return page.text
     return f"{page.text}\n\nLinks:\n" + "\n".join(f"[{words}]({to})" for words, to in page.links)
 
 
 def split(text: str, most: int) -> list[str]:
-    """A text in parts of at most `most` characters, at the end of a line where one is in the second
-    half of a part. No text is one empty part."""
+    """Split a text in parts of at most `most` characters, at the end of a line where one is in the
+    second half of a part. No text is one empty part."""
     parts: list[str] = []
     while len(text) > most:
         at = text.rfind("\n", most // 2, most) + 1 or most
@@ -143,7 +144,7 @@ def make_crawl_page(
     replay: Path | None = None,
     sites: Sites = NO_SITES,
 ) -> CrawlPageTool:
-    """The tool that a recipe names `crawl_page`.
+    """Make the tool that a recipe names `crawl_page`.
 
     Args:
         allow_hosts: hosts that need not be public, as `HOST` or `HOST:PORT`.

@@ -28,7 +28,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Gets pages.
+    """Fetcher of pages.
 
     `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
     a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public;
@@ -44,7 +44,7 @@ class Fetcher:
     sites: Sites = field(default_factory=dict)
 
     async def get(self, url: httpx.URL) -> Answer:
-        """The page, or a failure."""
+        """Get the page, or a failure."""
         way: list[httpx.URL] = []
         left = self.seconds
         async with httpx.AsyncClient(
@@ -78,7 +78,7 @@ class Fetcher:
                 return Answer(failure=_reason(error, way[-1]))
 
     def admitted(self, answer: Answer) -> Answer:
-        """An answer that was kept, or a failure where other settings had allowed it."""
+        """Return an answer that was kept, or a failure where other settings had allowed it."""
         if any(self.blocklist.blocks(url) for url in answer.way):
             return Answer(failure=BLOCKED)
         for url in map(httpx.URL, answer.inside):
@@ -100,7 +100,7 @@ class Fetcher:
             raise ToolError(BLOCKED)
 
     async def _once(self, client: httpx.AsyncClient, url: httpx.URL) -> Answer | httpx.URL:
-        """The page at an address, or the address that it redirects to."""
+        """Get once the page at an address, or the address that it redirects to."""
         async with client.stream("GET", url) as response:
             location = response.extensions.get(_LOCATION)
             if response.status_code in _REDIRECTS and location is not None:
@@ -113,7 +113,7 @@ class Fetcher:
         return Answer(status=200, kind=response.headers.get("content-type", ""), content=content)
 
     async def _content(self, response: httpx.Response) -> bytes:
-        """The body, read and unpacked piece by piece, up to the limit."""
+        """Read the body and unpack it piece by piece, up to the limit."""
         content = bytearray()
         async for piece in unpacked(response):
             content += piece
@@ -138,12 +138,12 @@ def _redirected(url: httpx.URL, location: str) -> httpx.URL:
 
 
 def whole_characters(text: str) -> str:
-    """A text without halves of characters, which JSON can hold and no request can."""
+    """Return a text without halves of characters, which JSON can hold and no request can."""
     return text.encode(errors="replace").decode()
 
 
 def parse_url(text: str) -> httpx.URL:
-    """The address that a model wrote, without its fragment. Raises ToolError for none."""
+    """Parse the address that a model wrote, without its fragment. Raises ToolError for none."""
     text = whole_characters(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
@@ -154,7 +154,7 @@ def parse_url(text: str) -> httpx.URL:
 
 
 def check_url(url: httpx.URL, text: str) -> None:
-    """Raises ToolError for an address, written as `text`, that is none of a page of the web."""
+    """Raise ToolError for an address, written as `text`, that is none of a page of the web."""
     if url.scheme not in ("http", "https") or not url.host:
         raise ToolError(_no_address(text))
     if url.userinfo:

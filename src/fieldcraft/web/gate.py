@@ -19,8 +19,8 @@ class _Host:
 
 
 class HostGate:
-    """At most `concurrent` requests to a host at once, each at least `interval` seconds after the
-    last one began, and after the last one ended where there is one at a time."""
+    """Gate for at most `concurrent` requests to a host at once, each at least `interval` seconds
+    after the last one began, and after the last one ended where there is one at a time."""
 
     def __init__(self, concurrent: int, interval: float) -> None:
         self._concurrent = concurrent
@@ -51,5 +51,5 @@ class HostGate:
 
 @cache  # a run opens its tools several times; they share the gate
 def host_gate(concurrent: int, interval: float) -> HostGate:
-    """The gate of all tools with these settings in this process."""
+    """Return the gate of all tools with these settings in this process."""
     return HostGate(concurrent, interval)

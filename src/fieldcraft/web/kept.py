@@ -28,7 +28,7 @@ _SHOWN = 300  # characters of a request in a message
 
 
 class Answer(BaseModel):
-    """What a server answered, or why there is no answer: then `failure` is a sentence.
+    """Answer of a server, or why there is none: then `failure` is a sentence.
 
     `way` are the addresses from the one that was asked to the one that answered; `inside` are those
     of them that are not public and were allowed by name.
@@ -45,7 +45,7 @@ class Answer(BaseModel):
     unavailable: bool = False  # the failure says nothing about what was asked
 
     def required(self) -> Answer:
-        """The answer itself. Raises ToolError or ToolUnavailable for a failure."""
+        """Return the answer itself. Raises ToolError or ToolUnavailable for a failure."""
         if self.failure:
             raise (ToolUnavailable if self.unavailable else ToolError)(self.failure)
         return self
@@ -53,7 +53,7 @@ class Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked, without keys and other headers."""
+    """Request, without keys and other headers."""
 
     method: str
     url: str
@@ -74,7 +74,7 @@ Ask = Callable[[], Awaitable[Answer]]
 
 
 class Keeping(StrEnum):
-    """What a folder of answers is for."""
+    """Purpose of a folder of answers."""
 
     CACHE = "cache"  # answers are used until they are old; failures are not kept
     RECORD = "record"  # the first answer of each request is kept for good, failures too
@@ -86,7 +86,7 @@ class Kept:
     share the file, and a replay can read it from a folder that it must not write to."""
 
     def __init__(self, folder: Path, keeping: Keeping, hours: float) -> None:
-        """`hours`: the age up to which a cache uses an answer.
+        """Take the folder and `hours`, the age up to which a cache uses an answer.
 
         Raises UserError for a folder that holds no answers, or cannot.
         """
@@ -114,7 +114,7 @@ class Kept:
             ) from error
 
     async def answer(self, asked: Asked, ask: Ask) -> Answer:
-        """The answer that is kept, else that of `ask`, which is then kept.
+        """Return the answer that is kept, else that of `ask`, which is then kept.
 
         Whoever asks the same at the same time waits for the first one's answer.
 
@@ -152,7 +152,7 @@ class Kept:
         return None if row is None else Answer.model_validate_json(row[0])
 
     def _added(self, asked: Asked, given: Answer) -> Answer:
-        """The answer that is kept now: another process may have been first."""
+        """Return the answer that is kept now: another process may have been first."""
         with closing(self._connect()) as file, file:
             file.execute("DELETE FROM answers WHERE key = ? AND at < ?", [asked.key, self._oldest])
             values = [asked.key, str(asked), time.time(), given.model_dump_json()]
@@ -170,7 +170,8 @@ class NotKept:
 def open_kept(
     cache: Path | None, cache_hours: float, record: Path | None, replay: Path | None
 ) -> Kept | NotKept:
-    """Where the answers of a tool are kept. Raises UserError for more than one folder."""
+    """Open the folder in which the answers of a tool are kept. Raises UserError for more than one
+    folder."""
     folders = {Keeping.CACHE: cache, Keeping.RECORD: record, Keeping.REPLAY: replay}
     given = [(keeping, folder) for keeping, folder in folders.items() if folder is not None]
     if len(given) > 1:

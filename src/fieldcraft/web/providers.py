@@ -46,21 +46,21 @@ class Provider(Protocol):
     key_env: str  # the environment variable of its key; "" for an engine without
 
     def request(self, url: str, key: str, query: str, count: int) -> Request:
-        """What asks the engine at `url` for `count` results."""
+        """Return the request that asks the engine at `url` for `count` results."""
         ...
 
     def results(self, content: bytes) -> list[Result]:
-        """The results of an answer. Raises ValueError for another answer."""
+        """Return the results of an answer. Raises ValueError for another answer."""
         ...
 
 
 def _line(text: str) -> str:
-    """A text of a search engine as plain text in one line."""
+    """Return a text of a search engine as plain text in one line."""
     return " ".join(html.unescape(_TAG.sub("", text)).split())
 
 
 def make_result(title: str, url: str, snippet: str) -> Result:
-    """A result from the texts of an engine; a long snippet is cut."""
+    """Make a result from the texts of an engine; a long snippet is cut."""
     return Result(_line(title), "".join(url.split()), _line(snippet)[:_MOST_SNIPPET])
 
 

@@ -52,7 +52,7 @@ class WebSearchTool:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        """The tool of one rollout."""
+        """Open the tool of one rollout."""
         yield self._described.running(self._function(set()))
 
     def _function(self, seen: set[str]) -> Callable[[str], Awaitable[str]]:
@@ -75,7 +75,7 @@ class WebSearchTool:
         return web_search
 
     def _shown(self, results: Sequence[Result]) -> list[Result]:
-        """The results that an agent may see."""
+        """Return the results that an agent may see."""
         shown = (
             result
             for result in results
@@ -86,7 +86,8 @@ class WebSearchTool:
 
 
 def format_results(results: Sequence[Result]) -> str:
-    """What the model reads: number and title, address and snippet in a line each."""
+    """Format results as the model reads them: number and title, address and snippet in a line
+    each."""
     if not results:
         return NO_RESULT
     return "\n\n".join(
@@ -112,7 +113,7 @@ class Engine:
     sites: Sites
 
     async def find(self, query: str) -> list[Result]:
-        """The results for a query.
+        """Find the results for a query.
 
         Raises:
             ToolUnavailable: no answer after all attempts.
@@ -173,7 +174,7 @@ class Engine:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed."""
+    """Return whether another attempt may succeed."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _BUSY
     return isinstance(error, httpx.TransportError)
@@ -184,7 +185,7 @@ class LocalIndex:
     address of a passage is its id, if that is one."""
 
     def __init__(self, folder: Path, topk: int) -> None:
-        """Raises UserError where there is no index."""
+        """Load the index. Raises UserError where there is no index."""
         self._index = SearchIndex.load(folder)
         self._topk = topk
 
@@ -216,7 +217,7 @@ def make_web_search(
     replay: Path | None = None,
     sites: Sites = NO_SITES,
 ) -> WebSearchTool:
-    """The tool that a recipe names `web_search`.
+    """Make the tool that a recipe names `web_search`.
 
     Args:
         provider: the search engine, or `index` for an index folder.

@@ -1,4 +1,4 @@
-"""What a page says about a question, written by a model behind an endpoint."""
+"""Summary of what a page says about a question, written by a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _TASK = (
 
 
 class Summariser:
-    """Asks a model what a page says about a question."""
+    """Summariser that asks a model what a page says about a question."""
 
     def __init__(self, settings: Endpoint, kept: Kept | NotKept) -> None:
-        """Raises UserError for a bad url, and where openai is not installed."""
+        """Make the endpoint. Raises UserError for a bad url, and where openai is not installed."""
         self._chat = ChatEndpoint(settings.url, settings.model, api_key_env=settings.api_key_env)
         self._kept = kept
 
     async def summary(self, text: str, question: str) -> str:
-        """The summary of a page.
+        """Summarise a page.
 
         Raises:
             ToolUnavailable: the model does not answer.

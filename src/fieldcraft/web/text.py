@@ -42,14 +42,14 @@ _LACKING = "The tools of the web need more libraries: pip install 'fieldcraft[we
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says. `links` are (text, address) pairs in their order."""
+    """Text of a page. `links` are (text, address) pairs in their order."""
 
     text: str
     links: tuple[tuple[str, str], ...] = ()
 
 
 def require_extractors() -> None:
-    """Raises UserError where the libraries that read pages are not installed."""
+    """Raise UserError where the libraries that read pages are not installed."""
     if not all(map(find_spec, ("trafilatura", "lxml", "lxml_html_clean", "pypdf"))):
         raise UserError(_LACKING)
 
@@ -65,7 +65,7 @@ class PageTexts:
         )
 
     async def of(self, content: bytes, kind: str, url: str) -> Page:
-        """As `read_page`. Raises ToolError for a page that takes too long, too."""
+        """Read a page as `read_page` does. Raises ToolError for a page that takes too long, too."""
         key = hashlib.sha256(content).digest(), kind, url
         page = self._known.get(key)
         if page is None:
@@ -83,7 +83,7 @@ def _processes() -> KillablePool:
 
 
 def _page_of(said: dict[str, Any]) -> Page:
-    """The page that a process read."""
+    """Return the page that a process read."""
     if "text" in said:
         return Page(said["text"], tuple((words, to) for words, to in said["links"]))
     if "error" in said:
@@ -96,7 +96,7 @@ def _size(page: Page) -> int:
 
 
 def read_page(content: bytes, kind: str, url: str) -> Page:
-    """The text of a page.
+    """Read the text of a page.
 
     Args:
         content: its bytes.
@@ -132,7 +132,7 @@ def _no_text(kind: str, content: bytes) -> str:
 
 
 def _decoded(content: bytes, parameters: str) -> str:
-    """By the charset of the header, else as trafilatura guesses."""
+    """Decode the content by the charset of the header, else as trafilatura guesses."""
     _, given, charset = parameters.lower().partition("charset=")
     if given:
         name = charset.split(";")[0].strip(" \"'")
@@ -166,12 +166,12 @@ def _html_page(text: str, url: str) -> Page:
 
 
 def _utf8() -> Any:
-    """A parser of what `_decoded` decoded, whatever charset the page itself names."""
+    """Return a parser of what `_decoded` decoded, whatever charset the page itself names."""
     return _lxml_html().HTMLParser(encoding="utf-8")
 
 
 def _links(tree: Any, url: str) -> tuple[tuple[str, str], ...]:
-    """The links of a page to other pages, each address once."""
+    """Return the links of a page to other pages, each address once."""
     found: dict[str, str] = {}
     here = httpx.URL(url)
     for anchor in tree.iter("a"):
@@ -201,7 +201,7 @@ def _pdf_text(content: bytes) -> str:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """What a parser raises in the block becomes a ToolError."""
+    """Raise what a parser raises in the block as a ToolError."""
     try:
         with reading(what, "look for another page"):
             yield

@@ -53,19 +53,20 @@ class World(ABC):
 
     @abstractmethod
     def passages(self) -> list[dict[str, str]]:
-        """The corpus that is searched: records with `id`, `title` and `text`."""
+        """Return the corpus that is searched: records with `id`, `title` and `text`."""
 
     def files(self) -> Mapping[str, str]:
-        """Name -> text of the files that programs of the tool `python` find beside them."""
+        """Return name -> text of the files that programs of the tool `python` find beside them."""
         return {}
 
     @abstractmethod
     def training_questions(self, count: int) -> list[Task]:
-        """At most `count` distinct questions to train on."""
+        """Return at most `count` distinct questions to train on."""
 
     @abstractmethod
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        """Questions to test on: of every split at most so many. `meta["split"]` says which one.
+        """Return the questions to test on: of every split at most so many. `meta["split"]` says
+        which one.
 
         `splits` names splits of this world only, and not always all of them.
         """
@@ -74,12 +75,13 @@ class World(ABC):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """The set `data`, one of `datasets`: at most `count` trajectories, None for all of it."""
+        """Return the set `data`, one of `datasets`: at most `count` trajectories, None for all of
+        it."""
 
     def shown(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[tuple[Task, list[Step]]]:
-        """The set `data` as questions and the steps that answer them, which filters look at.
+        """Return the set `data` as questions and the steps that answer them, which filters look at.
 
         Raises UserError for a set whose examples are no such steps.
         """
@@ -88,29 +90,39 @@ class World(ABC):
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
-        """The set `data`, one of `pair_sets`: at most `count` pairs, None for all of it.
+        """Return the set `data`, one of `pair_sets`: at most `count` pairs, None for all of it.
 
         Both sides of a pair share their segments but for the last one, which is compared.
         """
         raise UserError("the world has no pairs: give pairs=FILE, or leave the stage out.")
 
+    def probes(self) -> list[Task]:
+        """Return the questions for single facts, as prompts that a model continues with the answer;
+        none in a world that knows what its models were taught. A run asks them first of all."""
+        return []
+
+    def knowing(self, rates: Mapping[str, float]) -> World:
+        """Return the same world for a model of which the share of right answers to each probe is
+        known. `rates` is by the ids of the probes."""
+        return self
+
     @property
     def oracle(self) -> Oracle:
-        """It knows the best way to answer. Raises UserError if the world has no oracle."""
+        """Oracle that knows the best way to answer. Raises UserError if the world has no oracle."""
         raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How a team of scripted agents answers a question, as one chain. It may make mistakes, and
-        repairs them. Raises UserError if the world has no such team."""
+        """Return the chain of a team of scripted agents that answers a question. It may make
+        mistakes, and repairs them. Raises UserError if the world has no such team."""
         raise UserError("the world has no team: set teacher.model to have models in its seats.")
 
     def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How one scripted agent answers a question, with the mistakes of the team and nobody who
-        sees them. Raises UserError if the world has none."""
+        """Return the chain of one scripted agent that answers a question, with the mistakes of the
+        team and nobody who sees them. Raises UserError if the world has none."""
         raise UserError("the world has no agent: set teacher.model to have a model as one.")
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
-        """A harder question of a kind, one of `synthesised`; None where a try finds none.
+        """Make a harder question of a kind, one of `synthesised`; None where a try finds none.
 
         `depth` asks for something about the answer of `task`; the others join questions of their
         own, that stand for themselves. `meta["known"]` says whether the model was taught the facts.
@@ -118,21 +130,21 @@ class World(ABC):
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def told_answer(self, task: Task) -> str | None:
-        """The answer of a synthesised question as the passages tell it, None where they do not.
-        Only what is read is used, nothing that the question's maker knew."""
+        """Return the answer of a synthesised question as the passages tell it, None where they do
+        not. Only what is read is used, nothing that the question's maker knew."""
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
-        """A verdict on each simulated call by the truth of the world, without calling any tool;
-        None if the world cannot tell what is true.
+        """Judge each simulated call by the truth of the world, without calling any tool; None if
+        the world cannot tell what is true.
 
         Raises UserError for a question of another world.
         """
         return None
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        """Every text that a model of this world reads and writes, so that a tokenizer can be made
-        from them, without the names that `syllables` make up. `tags` are the dialect's.
+        """Return every text that a model of this world reads and writes, so that a tokenizer can be
+        made from them, without the names that `syllables` make up. `tags` are the dialect's.
 
         Raises UserError if the world has no such texts.
         """
@@ -144,7 +156,8 @@ class World(ABC):
         return ()
 
     def reduced(self) -> World:
-        """A smaller world that is made faster, so that `check` can look at examples of it."""
+        """Return a smaller world that is made faster, so that `check` can look at examples of
+        it."""
         return self
 
 
@@ -161,7 +174,7 @@ class Decision:
 
     @property
     def acts(self) -> bool:
-        """Whether the chosen way uses a tool."""
+        """Return whether the chosen way uses a tool."""
         return any(isinstance(step, Action) for step in self.chosen)
 
 
@@ -170,8 +183,8 @@ class Oracle(ABC):
 
     @abstractmethod
     def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
-        """The best step after any beginning, also after mistakes and needless calls; after an
-        action it is the observation that the tool returns.
+        """Return the best step after any beginning, also after mistakes and needless calls; after
+        an action it is the observation that the tool returns.
 
         Raises ValueError after an answer, and after an action whose observation the world does not
         know.
@@ -179,18 +192,18 @@ class Oracle(ABC):
 
     @abstractmethod
     def least_calls(self, task: Task) -> int:
-        """The least number of calls after which the model can know the answer."""
+        """Return the least number of calls after which the model can know the answer."""
 
     @abstractmethod
     def guess(self, task: Task, rng: random.Random) -> list[Step]:
-        """An attempt without tools. It guesses what the model was not taught."""
+        """Return an attempt without tools. It guesses what the model was not taught."""
 
     @abstractmethod
     def decisions(self, task: Task, rng: random.Random) -> Iterable[Decision]:
-        """The decisions on the way to the answer, each with a wrong alternative."""
+        """Return the decisions on the way to the answer, each with a wrong alternative."""
 
     def demonstration(self, task: Task) -> list[Step]:
-        """The best way from the question to the answer."""
+        """Return the best way from the question to the answer."""
         steps: list[Step] = []
         while not steps or not isinstance(steps[-1], Answer):
             steps.append(self.next_step(task, steps))
@@ -198,8 +211,8 @@ class Oracle(ABC):
 
 
 def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
-    """Thoughts of one role that follow one another as one thought, its sentences separated by a
-    space."""
+    """Return the thoughts of one role that follow one another as one thought, its sentences
+    separated by a space."""
     merged: list[Step] = []
     for step in steps:
         match [*merged[-1:], step]:
@@ -233,7 +246,7 @@ Verdicts = list[Verdict | None]  # None: a call whose real observation cannot be
 
 
 def simulated_calls(trajectory: Trajectory) -> list[Call]:
-    """The calls whose observations a simulator wrote, in their order."""
+    """Return the calls whose observations a simulator wrote, in their order."""
     return [call for call in trajectory.calls if call.simulated]
 
 
@@ -241,7 +254,7 @@ def simulated_calls(trajectory: Trajectory) -> list[Call]:
 
 
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
-    """The world of a recipe. Raises UserError for an unknown name, and for settings that it cannot
-    be made from."""
+    """Make the world of a recipe. Raises UserError for an unknown name, and for settings that it
+    cannot be made from."""
     world: World = make_part(Kind.WORLD, name, find(Kind.WORLD, name), settings, {"seed": seed})
     return world

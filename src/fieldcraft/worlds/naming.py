@@ -22,8 +22,8 @@ def new_name(
     near: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """`Bran Tel` for a person, `BranTel` for anything else. A share of the syllables comes from
-    `near`, the rest from `others`."""
+    """Draw a name, as in `Bran Tel` for a person and `BranTel` for anything else. A share of the
+    syllables comes from `near`, the rest from `others`."""
     pools: Sequence[Sequence[str]] = (others, others)
     if near:
         pools = [pool if rng.random() < NEAR_SHARE else others for pool in near]
@@ -37,7 +37,7 @@ def fresh_name(
     near: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """A name that is not in `used` yet. It is added to `used`."""
+    """Draw a name that is not in `used` yet. It is added to `used`."""
     while (name := new_name(kind, rng, near, others)) in used:
         pass
     used.add(name)

@@ -22,19 +22,21 @@ CLOSING = "This page is a part of the encyclopedia of one world."
 
 
 def site_address(text: str) -> str:
-    """The address of a site as it is. Raises ValueError for what is none, or has a path."""
+    """Return the address of a site as it is. Raises ValueError for what is none, or has a path."""
     if re.fullmatch(r"http://[a-z0-9.-]+", text) is None:
         raise ValueError("write http:// and a name in small letters, as in http://site")
     return text
 
 
 def address(site: str, title: str, folder: str = "wiki") -> str:
-    """Where the page of a title is on a site. In `moved` it was before, which leads there, too."""
+    """Return where the page of a title is on a site. The folder `moved` is where it was before;
+    that address leads there, too."""
     return f"{site}/{folder}/{quote(slug(title))}"
 
 
 def place_of(site: str, url: str) -> str | None:
-    """The title of the page that an address leads to, None for an address that is no page's."""
+    """Return the title of the page that an address leads to, None for an address that is no
+    page's."""
     for folder in ("wiki", "moved"):
         before = f"{site}/{folder}/"
         if url.startswith(before):
@@ -43,7 +45,8 @@ def place_of(site: str, url: str) -> str | None:
 
 
 def links_of(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The links of a page, as words and address, to the titles `others` that its text names."""
+    """Yield the links of a page, as words and address, to the titles `others` that its text
+    names."""
     for other in others:
         yield other, address(site, other, "moved" if _one_in(MOVED_ONE_IN, other) else "wiki")
     if _one_in(GONE_ONE_IN, title):
@@ -54,7 +57,7 @@ def links_of(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str
 
 
 def snippet(text: str, parts: int | None = None) -> str:
-    """The beginning of a text, as a search shows it: so many of its parts between commas, or
+    """Return the beginning of a text, as a search shows it: so many of its parts between commas, or
     where no number is given a quarter of its characters."""
     if parts is None:
         return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=MORE)
@@ -63,17 +66,18 @@ def snippet(text: str, parts: int | None = None) -> str:
 
 
 def text_of(text: str) -> str:
-    """The text of a page about a passage, as an extractor reads it."""
+    """Return the text of a page about a passage, as an extractor reads it."""
     return f"{text}\n{CLOSING}"
 
 
 def slug(title: str) -> str:
-    """A title as addresses have it."""
+    """Return a title as addresses have it."""
     return title.replace(" ", "_")
 
 
 def is_slow(title: str) -> bool:
-    """Whether the page of a title takes long to answer. Such pages link to the one with orders."""
+    """Return whether the page of a title takes long to answer. Such pages link to the one with
+    orders."""
     return _one_in(SLOW_ONE_IN, title)
 
 

@@ -76,7 +76,7 @@ class _Entry:
 
 
 def create_site(world: World, folder: Path, slow_seconds: float = SLOW_SECONDS) -> Starlette:
-    """The site as an ASGI application.
+    """Create the site as an ASGI application.
 
     Args:
         world: its passages become pages; their titles must differ.
@@ -151,7 +151,8 @@ def serve_site(world: World, host: str, port: int) -> None:
 
 
 def open_site(world: World) -> Sites:
-    """The site of a world in this process, by its address; none for a world without an address."""
+    """Open the site of a world in this process, by its address; none for a world without an
+    address."""
     if world.site is None:
         return {}
     folder = tempfile.mkdtemp()
@@ -161,7 +162,7 @@ def open_site(world: World) -> Sites:
 
 
 def _pages(world: World) -> Mapping[str, _Entry]:
-    """The pages by their titles as addresses have them."""
+    """Return the pages by their titles as addresses have them."""
     texts = {passage["title"]: passage["text"] for passage in world.passages()}
     if not texts:
         raise UserError("the world has no passages that could be pages: serve another one.")

@@ -252,7 +252,7 @@ def test_a_prompt_waits_until_it_can_be_read_as_a_whole(model) -> None:
     begun: list[int] = []
 
     def note(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
-        begun.extend(group.shape[1] for group in kwargs["plan"].groups if group.mask is None)
+        begun.extend(g.queries.shape[1] for g in kwargs["plan"].groups if g.begin)
 
     engine.model.register_forward_pre_hook(note, with_kwargs=True)
     prompts = [random_ids(20, seed=seed) for seed in range(3)]

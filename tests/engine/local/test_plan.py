@@ -33,16 +33,17 @@ def test_rows_attend_in_groups_of_similar_size() -> None:
     [reading] = plan.readings
     assert reading.blocks == slice(5)  # where they lie, blocks of nobody who decodes too
     assert reading.rows.tolist() == [1, 1, 1, 1, 0]
-    assert reading.hidden is not None
-    assert reading.hidden[4].flatten().tolist() == [False] * 8 + [True] * 24
+    assert reading.hidden(None)[4].flatten().tolist() == [False] * 8 + [True] * 24
+    assert reading.hidden(3)[4].flatten().tolist() == [True] * 5 + [False] * 3 + [True] * 24
     short, longer, long = plan.groups
     assert short.blocks.tolist() == [[9]]
-    assert short.mask is not None
-    assert short.mask.sum(-1).tolist() == [[3, 4, 5]]
+    assert short.mask(None).sum(-1).tolist() == [[3, 4, 5]]
+    assert short.mask(4).sum(-1).tolist() == [[3, 4, 4]]
+    assert not short.begin
     assert longer.blocks.tolist() == [[5, 6, 7, 8]]
     assert longer.tokens == slice(4, 6)
-    assert long.mask is None  # it begins
-    assert long.shape == (1, 100, 128)
+    assert long.mask(None).shape == (1, 100, 128)
+    assert long.begin
     assert long.at[1].tolist() == list(range(100))
 
 
@@ -51,9 +52,9 @@ def test_rows_that_begin_are_not_with_those_that_go_on() -> None:
     starts, counts = np.array([0, 4, 0]), np.array([64, 60, 60])
     line = order(starts, counts)
     plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=True)
-    assert [(group.shape, group.mask is None) for group in plan.groups] == [
-        ((2, 64, 64), True),
-        ((1, 60, 64), False),
+    assert [(group.queries.shape, group.begin) for group in plan.groups] == [
+        ((2, 64), True),
+        ((1, 60), False),
     ]
 
 
@@ -76,7 +77,9 @@ def test_a_shared_block_is_read_once_for_all() -> None:
     assert isinstance(shared.blocks, torch.Tensor)
     assert shared.blocks.tolist() == [0, 1]
     assert shared.rows.view(2, shared.width).tolist() == [[0, 1, 2], [0, 1, 2]]
-    assert shared.hidden is None
+    assert shared.hidden(None) is None
+    seen = ~shared.hidden(40).view(2, shared.width, 32)
+    assert seen.sum(-1).tolist() == [[2, 1, 0], [32, 32, 32]]  # up to the places 69, 70 and 71
     assert plan.groups == ()
 
 
@@ -101,4 +104,4 @@ def test_rows_that_read_copies_are_grouped_by_length() -> None:
     line = order(starts, counts)
     plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=False)
     assert plan.readings == ()
-    assert [group.shape for group in plan.groups] == [(2, 1, 32), (1, 1, 2016)]
+    assert [group.mask(None).shape for group in plan.groups] == [(2, 1, 32), (1, 1, 2016)]

@@ -32,12 +32,14 @@ _OWN = re.compile("</(?:plan|observation|answer)>")
 
 
 def fits(text: str) -> bool:
-    """Whether a text begins with a block, and holds one that nobody else writes beside thoughts."""
+    """Return whether a text begins with a block, and holds one that nobody else writes beside
+    thoughts."""
     return _BLOCK.match(text) is not None and _OWN.search(text) is not None
 
 
 def read(text: str) -> list[Step]:
-    """The steps of a text. Raises Malformed for text between blocks, or a block that is empty."""
+    """Read the steps of a text. Raises Malformed for text between blocks, or a block that is
+    empty."""
     found: list[Step] = []
     place = 0
     while place < len(text):
@@ -70,7 +72,7 @@ def _step(name: str, text: str) -> Step:
 
 
 def write(steps: Sequence[Step]) -> str:
-    """The text of some steps. Raises Malformed for a call that has no block."""
+    """Write some steps as text. Raises Malformed for a call that has no block."""
     browses = _browses(steps)
     pieces: list[str] = []
     for is_thought, group in groupby(steps, key=lambda step: isinstance(step, Thought)):
@@ -99,7 +101,7 @@ def _written(step: Step, browses: bool) -> str:
 
 
 def _only_text(others: dict[str, Any]) -> bool:
-    """Whether a program has no argument but what it reads."""
+    """Return whether a program has no argument but what it reads."""
     return all(name == "stdin" and isinstance(text, str) for name, text in others.items())
 
 
@@ -108,7 +110,7 @@ def _browses(steps: Sequence[Step]) -> bool:
 
 
 def instruction(steps: Sequence[Step]) -> str:
-    """What stands before the question: the instruction of the agent that has these calls."""
+    """Return what stands before the question: the instruction of the agent that has these calls."""
     if any(isinstance(step, Action) and step.tool == "python" for step in steps):
         return AfmCode.own_instruction
     return (AfmWeb if _browses(steps) else AfmMhqa).own_instruction

@@ -18,8 +18,8 @@ _OF_JSON = {"true": True, "false": False, "null": None}
 
 
 def read_bracket_calls(text: str, offered: str) -> list[Action] | None:
-    """The calls that a text consists of; None for any other text. `offered` is the JSON that shows
-    the tools: only a tool that is named there makes a bracket a list of calls.
+    """Return the calls that a text consists of; None for any other text. `offered` is the JSON that
+    shows the tools: only a tool that is named there makes a bracket a list of calls.
 
     Raises Malformed for a list of calls that cannot be read.
     """
@@ -42,8 +42,8 @@ def read_bracket_calls(text: str, offered: str) -> list[Action] | None:
 
 
 def _arguments(text: str, begin: int) -> tuple[dict[str, Any], int]:
-    """The arguments up to the bracket that closes the call, and the place behind it: a bracket in
-    a string closes nothing, so the first one with which all can be read is it."""
+    """Return the arguments up to the bracket that closes the call, and the place behind it: a
+    bracket in a string closes nothing, so the first one with which all can be read is it."""
     end = begin
     while (end := text.find(")", end) + 1) > 0:
         try:

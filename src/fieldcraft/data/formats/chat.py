@@ -43,8 +43,8 @@ class Chat(NamedTuple):
 
 
 def normal(steps: Sequence[Step]) -> list[Step]:
-    """Steps without the white space around thoughts and answers, which chats do not keep, and
-    without empty thoughts."""
+    """Return the steps without the white space around thoughts and answers, which chats do not
+    keep, and without empty thoughts."""
     found: list[Step] = []
     for step in steps:
         match step:
@@ -61,13 +61,13 @@ def normal(steps: Sequence[Step]) -> list[Step]:
 
 
 def written_thoughts(thoughts: Sequence[Thought]) -> str:
-    """Thoughts between tags, a blank line after each."""
+    """Return the thoughts between tags, a blank line after each."""
     return "".join(f"<{t.role}>\n{t.text.strip()}\n</{t.role}>\n\n" for t in thoughts)
 
 
 def messages_of(steps: Sequence[Step]) -> list[Message]:
-    """The messages of the assistant and of its tools. Several actions in a row are the calls of one
-    message. Raises Malformed for an observation without a call."""
+    """Return the messages of the assistant and of its tools. Several actions in a row are the calls
+    of one message. Raises Malformed for an observation without a call."""
     found: list[Message] = []
     waiting: list[Message] = []  # calls without an observation yet
     for step in steps:
@@ -102,7 +102,8 @@ def messages_of(steps: Sequence[Step]) -> list[Message]:
 
 
 def read_chat(messages: Any) -> Chat:
-    """The one question of a chat and the steps after it. Raises Malformed for any other chat."""
+    """Return the one question of a chat and the steps after it. Raises Malformed for any other
+    chat."""
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise Malformed("no list of messages")
     roles = [m.get("role") for m in messages]
@@ -122,9 +123,9 @@ def read_chat(messages: Any) -> Chat:
 
 
 def steps_of(messages: Sequence[Message]) -> list[Step]:
-    """The inverse of `messages_of`. It also reads calls between <tool_call> tags, thoughts in
-    fields of their own, and an answer as `marked_answer` finds it. Results are those of the
-    calls that they name (`dialects/pairing.py`).
+    """Read the steps of messages: the inverse of `messages_of`. It also reads calls between
+    <tool_call> tags, thoughts in fields of their own, and an answer as `marked_answer` finds it.
+    Results are those of the calls that they name (`dialects/pairing.py`).
 
     Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
     can tell whether the second continues the first or replaces it. Raises Malformed for that, and
@@ -164,7 +165,7 @@ def _speaker(message: Message) -> str:
 
 
 def _results(calls: Sequence[Label], messages: Sequence[Message]) -> list[Step]:
-    """Results of the calls, in the order of the calls."""
+    """Return the results of the calls, in the order of the calls."""
     labels: list[Label] = []
     texts: list[str] = []
     for message in messages:
@@ -182,7 +183,7 @@ def _results(calls: Sequence[Label], messages: Sequence[Message]) -> list[Step]:
 
 
 def _name(record: Message, key: str) -> str:
-    """An id or a name; numbers are ids in some files."""
+    """Return an id or a name; numbers are ids in some files."""
     match record.get(key):
         case None:
             return ""
@@ -192,7 +193,7 @@ def _name(record: Message, key: str) -> str:
 
 
 def read_thoughts(text: str) -> tuple[list[Step], str]:
-    """The thoughts with which a text begins, and the text after them."""
+    """Return the thoughts with which a text begins, and the text after them."""
     found: list[Step] = []
     head = text[: read_turn(text).begin]
     if "<think>" not in head and head.endswith("</think>"):  # the template wrote the first tag
@@ -244,7 +245,8 @@ def _assistant_text(content: Any) -> str:
 
 
 def _given_calls(message: Message) -> list[Message]:
-    """The calls in the fields of a message: `tool_calls`, or `function_call` in older files."""
+    """Return the calls in the fields of a message: `tool_calls`, or `function_call` in older
+    files."""
     given, legacy = message.get("tool_calls") or [], message.get("function_call")
     if not isinstance(given, list) or not all(isinstance(call, dict) for call in given):
         raise Malformed("calls that are no list of objects")
@@ -256,7 +258,7 @@ def _given_calls(message: Message) -> list[Message]:
 
 
 def _answered(text: str) -> Iterator[Step]:
-    """An answer, and the thought before it where something marks the answer."""
+    """Yield an answer, and the thought before it where something marks the answer."""
     before, answer = marked_answer(text) or ("", text)
     if before:
         yield Thought(before)

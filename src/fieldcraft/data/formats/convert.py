@@ -39,7 +39,8 @@ TARGETS = (STEPS, *FORMATS, AUTOCOA_NAME, QUESTIONS, VERL)
 
 
 def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Shown], Counter[str]]:
-    """Demonstrations of a file or folder in any format, and why others in it were left out.
+    """Return the demonstrations of a file or folder in any format, and why others in it were left
+    out.
 
     The first record says which format it is; `read_trajectories` has those that are not in FORMATS.
 
@@ -62,7 +63,7 @@ def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Sho
 def _read_records(
     path: Path, found: Format, max_left_out: float
 ) -> tuple[list[Shown], Counter[str]]:
-    """Demonstrations, and why others were left out."""
+    """Return the demonstrations, and why others were left out."""
     shown: list[Shown] = []
     left_out = LeftOut(path)
     for where, each in records(path):
@@ -84,7 +85,8 @@ def _format_of_file(path: Path) -> Format | None:
 
 
 def _is_autocoa(record: Record) -> bool:
-    """Its `messages` are two, and the text of the second begins inside of a thought."""
+    """Tell whether a record is AutoCoA's: its `messages` are two, and the text of the second begins
+    inside of a thought."""
     match record.get("messages"):
         case [*_, {"role": "user"}, {"role": "assistant", "content": str(text)}]:
             inside = not text.lstrip().startswith("<think>") and AUTOCOA.answer_opens in text
@@ -154,9 +156,9 @@ def _require(out: Path, suffix: str, target: str) -> None:
 
 
 def write_shown(shown: Sequence[Shown], target: Format) -> tuple[list[Record], Counter[str]]:
-    """Demonstrations as records, and why others have no place in the format: a record that would
-    not be read as it was is not written. Tools are those of `meta`, or what the calls of all
-    demonstrations say of them."""
+    """Return the demonstrations as records, and why others have no place in the format: a record
+    that would not be read as it was is not written. Tools are those of `meta`, or what the calls of
+    all demonstrations say of them."""
     guessed = tools_of(shown)
     written: list[Record] = []
     reasons = Counter[str]()
@@ -177,7 +179,8 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 
 def tools_of(shown: Sequence[Shown]) -> list[Record]:
-    """Schemas of the tools that are called: their names, and the arguments with their types."""
+    """Return the schemas of the tools that are called: their names, and the arguments with their
+    types."""
     found: dict[str, dict[str, Any]] = {}
     for _, steps in shown:
         for step in steps:

@@ -27,7 +27,7 @@ _PROGRAMS = ("python", "py", "python3")
 
 
 def in_turns(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A message of the assistant whose text holds results in fences, as the messages that it
+    """Return a message of the assistant whose text holds results in fences, as the messages that it
     stands for: calls of `python`, results, and what is said at the end. Any other one is as it is.
     Raises Malformed where programs and results do not alternate."""
     content = message.get("content")

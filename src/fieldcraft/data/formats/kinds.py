@@ -51,23 +51,25 @@ _ROLES = {
 
 
 class Format(ABC):
-    """How somebody writes one demonstration."""
+    """Form in which somebody writes one demonstration."""
 
     @abstractmethod
     def fits(self, record: Record) -> bool:
-        """Whether a record looks like one of this format."""
+        """Return whether a record looks like one of this format."""
 
     @abstractmethod
     def chat(self, record: Record) -> Chat:
-        """The question of a record and its steps. Raises Malformed where they cannot be read."""
+        """Return the question of a record and its steps. Raises Malformed where they cannot be
+        read."""
 
     @abstractmethod
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
-        """A record, without the fields of a question. Raises Malformed for steps that the format
-        has no place for."""
+        """Write a record, without the fields of a question. Raises Malformed for steps that the
+        format has no place for."""
 
     def read(self, record: Record) -> Shown:
-        """The question and the steps of a record. Raises Malformed where they cannot be read."""
+        """Return the question and the steps of a record. Raises Malformed where they cannot be
+        read."""
         refuse_unlearned_record(record)
         chat = self.chat(record)
         task = task_of_chat(record, chat)
@@ -93,7 +95,7 @@ class OpenAI(Format):
 
 
 class Trl(OpenAI):
-    """The same, with objects as arguments, which chat templates show."""
+    """`messages` and `tools`, with objects as arguments, which chat templates show."""
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
         return {"messages": [*_asked(task), *messages_of(steps)], **_tools(tools)}
@@ -164,8 +166,8 @@ class ShareGpt(Format):
         return [{"role": "assistant", "content": content, "tool_calls": made}]
 
     def _results(self, turn: Record, before: Sequence[Message]) -> list[Message]:
-        """The results in a turn: one for each call, in a list of as many, or the one that names its
-        call."""
+        """Return the results in a turn: one for each call, in a list of as many, or the one that
+        names its call."""
         named: Message = {key: turn[key] for key in ("tool_call_id", "name") if key in turn}
         calls = before[-1].get("tool_calls", ()) if before else ()
         count = len(calls)
@@ -230,14 +232,15 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(record: Record) -> Format | None:
-    """The format of a record, None if it is another."""
+    """Return the format of a record, None if it is another."""
     return next((f for f in FORMATS.values() if f.fits(record)), None)
 
 
 def chat_record(record: Record) -> Record:
-    """A demonstration that does not say its question as one that does. Without an accepted answer
-    it gets the one that it ends in, and `unverified` in its metadata. Messages that nobody answers
-    are a `prompt`. Any other record is as it is. Raises Malformed for one that cannot be read."""
+    """Return a demonstration that does not say its question as one that does. Without an accepted
+    answer it gets the one that it ends in, and `unverified` in its metadata. Messages that nobody
+    answers are a `prompt`. Any other record is as it is. Raises Malformed for one that cannot be
+    read."""
     record = _unanswered(record)
     found = format_of(record) if not record.get("question") else None
     if found is None:
@@ -252,8 +255,8 @@ def chat_record(record: Record) -> Record:
 
 
 def _unanswered(record: Record) -> Record:
-    """A record whose messages hold no turn of the assistant with them as a prompt, whose answer
-    stands in other keys."""
+    """Return a record with its messages as a prompt where no turn of the assistant is among them:
+    its answer stands in other keys. Any other record is as it is."""
     for key, role, text in (("messages", "role", "content"), ("conversations", "from", "value")):
         turns = record.get(key)
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
@@ -269,14 +272,14 @@ def _unanswered(record: Record) -> Record:
 
 
 def question_fields(task: Task) -> Record:
-    """What the records of every format hold beside their own keys."""
+    """Return what the records of every format hold beside their own keys."""
     meta = {key: value for key, value in task.meta.items() if key not in (SYSTEM, TOOLS)}
     fields = {"id": task.id, "question": task.question, "golden_answers": list(task.answers)}
     return fields | ({"metadata": meta} if meta else {})
 
 
 def task_of_chat(record: Record, chat: Chat) -> Task:
-    """The question of a chat, with what else its record says of it. Raises Malformed."""
+    """Return the question of a chat, with what else its record says of it. Raises Malformed."""
     question = _optional(record, "question", str) or chat.question
     meta = _optional(record, "metadata", dict) or {}
     try:
@@ -296,8 +299,8 @@ def task_of_chat(record: Record, chat: Chat) -> Task:
 
 
 def _optional(record: Record, key: str, kind: type[T]) -> T | None:
-    """A value of a record, which may be a JSON text where it is no text itself; None where it is
-    missing or empty."""
+    """Return a value of a record, which may be a JSON text where it is no text itself; None where
+    it is missing or empty."""
     value = record.get(key)
     if kind is not str and isinstance(value, str) and value.strip():
         value = parsed_json(value, "a field that is no JSON")
@@ -310,7 +313,7 @@ def _optional(record: Record, key: str, kind: type[T]) -> T | None:
 
 
 def _asked(task: Task) -> list[Message]:
-    """The messages before the assistant's first."""
+    """Return the messages before the assistant's first."""
     system = [{"role": "system", "content": task.meta[SYSTEM]}] if SYSTEM in task.meta else []
     return [*system, {"role": "user", "content": task.question}]
 
@@ -320,7 +323,7 @@ def _tools(tools: list[Any]) -> Record:
 
 
 def _with_texts(message: Message) -> Message:
-    """A message whose calls have their arguments as JSON texts."""
+    """Return a message whose calls have their arguments as JSON texts."""
     if "tool_calls" not in message:
         return message
     calls = []
@@ -339,7 +342,8 @@ def _observed(texts: Sequence[str]) -> list[Record]:
 
 
 def _result(given: Any, names: set[str]) -> Message:
-    """One of several results; of one that names its tool, as ToolACE's do, the name is kept."""
+    """Return one of several results; of one that names its tool, as ToolACE's do, the name is
+    kept."""
     if isinstance(given, dict) and given.keys() >= {"tool_call_id", "content"}:
         return {**given, "role": "tool"}
     named = isinstance(given, dict) and given.get("name") in names
@@ -347,7 +351,7 @@ def _result(given: Any, names: set[str]) -> Message:
 
 
 def _offered(record: Record, turns: Sequence[Any]) -> str:
-    """The texts of a conversation that show its tools."""
+    """Return the texts of a conversation that show its tools."""
     shown = [record.get("system"), record.get("tools")]
     shown += [t.get("value") for t in turns if isinstance(t, dict) and t.get("from") == "system"]
     return " ".join(text if isinstance(text, str) else json.dumps(text) for text in shown)

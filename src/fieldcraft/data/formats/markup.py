@@ -38,7 +38,7 @@ _OTHER = re.compile(
 
 
 def refuse_markup(thought: str, said: str) -> None:
-    """Raises Malformed for a turn whose thought shows results, or whose other text shows calls,
+    """Raise Malformed for a turn whose thought shows results, or whose other text shows calls,
     results, thoughts or ends of turns in a form that is not read."""
     found = _RESULT.search(thought) or _RESULT.search(said) or _OTHER.search(said)
     if found is not None:

@@ -27,7 +27,7 @@ VERDICTS = (
 
 
 def refuse_unlearned_turn(turn: Mapping[str, Any]) -> None:
-    """Raises Malformed for a turn of the assistant that is context only, or not all text."""
+    """Raise Malformed for a turn of the assistant that is context only, or not all text."""
     for key in TRAINED:
         if turn.get(key) is not None and turn[key] not in WHOLE:
             raise Malformed(f"a turn that is not to be trained, by its key '{key}'")
@@ -40,7 +40,7 @@ def refuse_unlearned_turn(turn: Mapping[str, Any]) -> None:
 
 
 def refuse_unlearned_record(record: Mapping[str, Any]) -> None:
-    """Raises Malformed for a record that shows how not to answer."""
+    """Raise Malformed for a record that shows how not to answer."""
     for key in VERDICTS:
         if record.get(key) in (False, "false", "False"):  # 0 as well
             raise Malformed(f"a record that is not to be trained, by its key '{key}'")

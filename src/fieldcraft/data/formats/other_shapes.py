@@ -16,15 +16,15 @@ _ITEMS = ("message", "reasoning", "function_call", "function_call_output")
 
 
 def refuse_other_shape(found: Iterable[tuple[str, Record]]) -> None:
-    """Raises UserError if one of the first records has a shape that is known and not read, as
-    where it stands says."""
+    """Raise UserError if one of the first records has a shape that is known and not read, as where
+    it stands says."""
     for where, record in islice(found, _FIRST):
         if told := _told(record):
             raise UserError(f"{where} holds {told}.")
 
 
 def _told(record: Record) -> str:
-    """The shape of a record and the remedy, "" for any other record."""
+    """Return the shape of a record and the remedy, "" for any other record."""
     match record:
         case {"messages": list(messages)} if _has_type(_parts(messages), "tool_use", "tool_result"):
             return f"messages of Anthropic, with calls in blocks of their content: {_OPENAI}"
@@ -43,7 +43,7 @@ def _told(record: Record) -> str:
 
 
 def _parts(messages: list[Any]) -> list[Any]:
-    """The blocks that the contents of messages consist of."""
+    """Return the blocks that the contents of messages consist of."""
     contents = [m.get("content") for m in messages if isinstance(m, dict)]
     return [part for content in contents if isinstance(content, list) for part in content]
 

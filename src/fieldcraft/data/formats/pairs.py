@@ -34,8 +34,9 @@ class _Sides(NamedTuple):
 
 
 def read_pair(record: Record) -> StepPair:
-    """The pair of a record: what both sides share comes before it, and of each side its first turn
-    is taken. Raises Malformed for a record of another form, and sides that are the same."""
+    """Return the pair of a record: what both sides share comes before it, and of each side its
+    first turn is taken. Raises Malformed for a record of another form, and sides that are the
+    same."""
     refuse_unlearned_record(record)
     sides = _sides(record)
     chat, other = read_chat(sides.chosen), read_chat(sides.rejected)
@@ -67,7 +68,7 @@ def _sides(record: Record) -> _Sides:
 
 
 def _messages(given: Any, role: str) -> list[Message]:
-    """Messages as they are; a text is one of the role."""
+    """Return the messages as they are; a text is one of the role."""
     match given:
         case None | "":
             return []
@@ -79,7 +80,7 @@ def _messages(given: Any, role: str) -> list[Message]:
 
 
 def _behind(asked: list[Message], given: Any) -> list[Message]:
-    """A side behind what was asked, unless it repeats that."""
+    """Return a side behind what was asked, unless it repeats that."""
     side = _messages(given, "assistant")
     repeats = [message for message in side if message.get("role") == "user"]
     if repeats and [m for m in asked if m.get("role") == "user"] not in ([], repeats):
@@ -88,7 +89,7 @@ def _behind(asked: list[Message], given: Any) -> list[Message]:
 
 
 def _shared(steps: Sequence[Step], others: Sequence[Step]) -> int:
-    """How many steps both begin with, without calls that are not answered yet."""
+    """Return how many steps both begin with, without calls that are not answered yet."""
     pairs = zip(steps, others, strict=False)
     count = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(steps), len(others)))
     while count and isinstance(steps[count - 1], Action):
@@ -97,7 +98,7 @@ def _shared(steps: Sequence[Step], others: Sequence[Step]) -> int:
 
 
 def _first_turn(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps up to the answer, or to the last call of the first turn that has some."""
+    """Return the steps up to the answer, or to the last call of the first turn that has some."""
     for place, (step, following) in enumerate(zip_longest(steps, steps[1:]), start=1):
         ends = isinstance(step, Action) and not isinstance(following, Action)
         if ends or isinstance(step, Answer):

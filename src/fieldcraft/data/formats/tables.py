@@ -29,13 +29,13 @@ _AS_TEXT = ("tools", "metadata")
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder of datasets, or FOLDER/SPLIT of one."""
+    """Return whether a path is a folder of datasets, or FOLDER/SPLIT of one."""
     return path.is_dir() or (not path.exists() and bool(_parquet(path.parent, path.name)))
 
 
 def folder_records(path: Path) -> list[Record]:
-    """The rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several splits,
-    with no data, or with damaged files."""
+    """Read the rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several
+    splits, with no data, or with damaged files."""
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
         return _saved(path)
     files = _parquet(path, "") if path.is_dir() else _parquet(path.parent, path.name)
@@ -52,7 +52,7 @@ def folder_records(path: Path) -> list[Record]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """The parquet files of a folder, or of its folder `data`, that belong to a split."""
+    """Return the parquet files of a folder, or of its folder `data`, that belong to a split."""
     if not folder.is_dir():
         return []
     found = [*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]
@@ -60,7 +60,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(path: Path) -> list[Record]:
-    """Of `save_to_disk`."""
+    """Return the records of a folder of `save_to_disk`."""
     library = _datasets()
     with reading(path, "save the dataset again"):
         found = library.load_from_disk(str(path))
@@ -149,7 +149,7 @@ def _table(found: Sequence[Record], out: Path) -> pyarrow.Table:
 
 
 def _refuse_empty(columns: dict[str, pyarrow.Array]) -> None:
-    """Raises ArrowInvalid for a column of objects without a key, which parquet has no place for."""
+    """Raise ArrowInvalid for a column of objects without a key, which parquet has no place for."""
     for name, column in columns.items():
         if "struct<>" in str(column.type):
             raise pyarrow.ArrowInvalid(f"objects in '{name}' have no keys")

@@ -13,7 +13,7 @@ from fieldcraft.records.repeated_keys import ObjectDecoder
 
 
 def text_of(content: Any) -> str:
-    """The text of a message, which may be in parts."""
+    """Return the text of a message, which may be in parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:
@@ -22,7 +22,7 @@ def text_of(content: Any) -> str:
 
 
 def result_text(content: Any) -> str:
-    """The text of what a tool returned: of an object, or any other value, it is the JSON."""
+    """Return the text of what a tool returned: of an object, or any other value, it is the JSON."""
     if content is None:
         raise Malformed("a result without a content")
     if isinstance(content, str) or (isinstance(content, list) and any(map(_is_part, content))):
@@ -52,8 +52,8 @@ def _part(part: Any) -> str:
 
 
 def parsed_json(text: str, otherwise: str) -> Any:
-    """The value of a JSON text. Raises Malformed with the reason `otherwise`, and for a key that
-    comes twice."""
+    """Return the value of a JSON text. Raises Malformed with the reason `otherwise`, and for a key
+    that comes twice."""
     decoder = ObjectDecoder()
     try:
         found = decoder.decode(text)
@@ -65,8 +65,8 @@ def parsed_json(text: str, otherwise: str) -> Any:
 
 
 def filled(value: Any) -> Any:
-    """A value of a table without the keys that its row leaves empty: a column of objects has the
-    keys of all rows."""
+    """Return a value of a table without the keys that its row leaves empty: a column of objects has
+    the keys of all rows."""
     if isinstance(value, dict):
         return {key: filled(inner) for key, inner in value.items() if inner is not None}
     return [filled(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The blocks of the cache: which tokens each one holds, who uses it, and which prefixes are known.
+"""The blocks of the cache: the tokens of each one, its users, and the prefixes that are known.
 
 Metadata only; `kv_cache.py` has the keys and values.
 """
@@ -47,7 +47,7 @@ class Blocks:
     # ---- users
 
     def take(self, number: int) -> Ints:
-        """So many blocks for one user each; there are more of them if too few are free."""
+        """Take so many blocks for one user each; there are more of them if too few are free."""
         if number > len(self._free):
             self._grow(max(number - len(self._free), self.count // 4, 16))
         blocks = np.array(list(itertools.islice(self._free, number)), np.int64)
@@ -58,14 +58,14 @@ class Blocks:
         return blocks
 
     def hold(self, blocks: Ints) -> None:
-        """One more user of each."""
+        """Add one user to each block."""
         for block in blocks[self.users[blocks] == 0].tolist():
             del self._free[block]
         self.users[blocks] += 1
 
     def drop(self, blocks: Ints) -> None:
-        """One user of each, in the order of their tokens, is gone; the last ones are taken again
-        before those that they follow."""
+        """Remove one user of each block, given in the order of their tokens. The last ones are
+        taken again before those that they follow."""
         self.users[blocks] -= 1
         for block in blocks[self.users[blocks] == 0][::-1].tolist():
             if block in self._spoiled:
@@ -76,26 +76,26 @@ class Blocks:
                 self._free[block] = None
 
     def spoil(self, blocks: Iterable[int]) -> None:
-        """Their numbers are not finite: nobody finds them any more, and they are to be overwritten
-        when their last user is gone."""
+        """Hide blocks whose numbers are not finite: nobody finds them any more, and they are to be
+        overwritten when their last user is gone."""
         for block in blocks:
             self._forget(block, 0)
             self._spoiled.add(block)
 
     def cleaned(self) -> None:
-        """The unclean blocks have been overwritten."""
+        """Record that the unclean blocks have been overwritten."""
         self._free.update(dict.fromkeys(self.unclean))
         self.unclean = []
 
     def rewrite(self, block: int, length: int) -> None:
-        """Only the first tokens of a block stay."""
+        """Keep only the first tokens of a block."""
         if self.computed[block] > length or length == 0:
             self._serial[block] = next(self._serials)
         self._forget(block, length)
         self.computed[block] = min(int(self.computed[block]), length)
 
     def _forget(self, block: int, beyond: int) -> None:
-        """Prefixes that end after so many tokens of a block are not known by it any more."""
+        """Forget the prefixes that end after so many tokens of a block."""
         kept = []
         for key in self._keys[block]:
             if len(key[1]) <= 4 * beyond:
@@ -113,7 +113,8 @@ class Blocks:
         self._free.update(dict.fromkeys(range(first, first + more)))
 
     def exchange(self, a: Ints, b: Ints) -> Ints:
-        """Blocks `a[i]` and `b[i]` change places; returns the new place of each block [count]."""
+        """Swap the places of blocks `a[i]` and `b[i]`, and return the new place of each block
+        [count]."""
         place = np.arange(self.count)
         place[a], place[b] = b, a
         moved = np.concatenate([a, b])
@@ -132,8 +133,8 @@ class Blocks:
     # ---- prefixes
 
     def remember(self, ids: Ints, blocks: Iterable[int]) -> None:
-        """`blocks` hold `ids`, or will: the prefix up to the end of each block can be found, and
-        the whole."""
+        """Record that `blocks` hold `ids`, or will: the prefix up to the end of each block can be
+        found, and the whole."""
         data, before = ids.astype(np.int32).tobytes(), 0
         for start, block in zip(range(0, len(data), 4 * BLOCK), blocks, strict=False):
             key = before, data[start : start + 4 * BLOCK]
@@ -143,7 +144,7 @@ class Blocks:
             before = int(self._serial[self._known[key]])
 
     def find(self, ids: Ints) -> tuple[Ints, int]:
-        """Blocks that hold what `ids` begins with, and how many tokens that is.
+        """Return the blocks that hold what `ids` begins with, and the number of those tokens.
 
         Costs a look-up for every block of `ids`, and one for every token of the last one.
         """
@@ -164,7 +165,7 @@ class Blocks:
         return np.array(found, np.int64), known
 
     def computed_of(self, blocks: Ints, known: int) -> int:
-        """How many of the `known` tokens in `blocks` can be used already."""
+        """Return the number of the `known` tokens in `blocks` that can be used already."""
         computed = self.computed[blocks]
         whole = int(np.append(computed < BLOCK, True).argmax())
         return min(known, whole * BLOCK + int(computed[whole : whole + 1].sum()))

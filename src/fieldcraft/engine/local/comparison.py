@@ -1,4 +1,4 @@
-"""The cache of the local engine says of probe texts what plain forward passes say."""
+"""The comparison of the local engine's cache with plain forward passes, on probe texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATER = 1  # the text that comes a step after the others, and finds blocks that 
 
 
 def require_cached(model: Any) -> None:
-    """Raises UserError for a model that computes texts otherwise when their keys and values are in
+    """Raise UserError for a model that computes texts otherwise when their keys and values are in
     blocks of a cache, some of them shared, than in a plain forward pass of each text. A model
     without weights says nothing, and is not compared."""
     if model.device.type == "meta":
@@ -38,7 +38,8 @@ def require_cached(model: Any) -> None:
 
 
 def _replay(model: Any, texts: list[Ints], table: Rows, cache: BlockCache) -> list[torch.Tensor]:
-    """Log-probabilities of the last tokens of each text: WRITTEN, or one less of the later one."""
+    """Return the log-probabilities of the last tokens of each text: WRITTEN tokens, or one fewer of
+    the later one."""
     found: list[list[torch.Tensor]] = [[] for _ in texts]
     for step in range(WRITTEN):
         rows = np.array([row for row in range(len(texts)) if step or row != LATER])
@@ -57,7 +58,7 @@ def _replay(model: Any, texts: list[Ints], table: Rows, cache: BlockCache) -> li
 
 
 def _grow(table: Rows, row: int, text: Ints) -> None:
-    """Begin a row with all but the last tokens of its text, or add its next token."""
+    """Grow a row: begin it with all but the last tokens of its text, or add its next token."""
     length = int(table.length[row])
     if length:
         table.add(np.array([row]), text[[length]], np.zeros(1, np.float32))

@@ -34,7 +34,7 @@ HOPS = 8
 
 
 class LocalEngine:
-    """Runs many sessions on one model; obeys `types.PolicyEngine`.
+    """An engine that runs many sessions on one model; obeys `types.PolicyEngine`.
 
     In each step one forward serves every running session: those that decode add one token, those
     that got a prompt or an observation add what is new in it. A session keeps its blocks of the
@@ -49,7 +49,7 @@ class LocalEngine:
     the engine has a copy of them, and the model may be trained while calls generate.
 
     Args:
-        model: a transformers causal language model with plain full attention, on any device.
+        model: a transformers causal language model with plain attention, on any device.
         tokenizer: the model's tokenizer, for stop strings and texts.
         max_rows: sessions that hold a cache at once. Further ones take over the row of the session
             that has been parked longest (when it returns, it finds its blocks if nobody has taken
@@ -59,7 +59,7 @@ class LocalEngine:
         threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
-        UserError: the model's attention is not plain full attention, or it computes otherwise with
+        UserError: the model's attention is not plain attention, or it computes otherwise with
             its cache than without.
     """
 
@@ -157,7 +157,7 @@ class LocalEngine:
 
     @property
     def sessions(self) -> int:
-        """How many sessions hold a cache or wait for one."""
+        """Number of sessions that hold a cache or wait for one."""
         return len(self._rows.of.keys() | self._calls.keys())
 
     async def sleep(self) -> None:
@@ -175,7 +175,7 @@ class LocalEngine:
         self.config = self.model.config.get_text_config()
 
     async def publish(self, version: int) -> None:
-        """The model's weights have changed: what is sampled from now on bears the new version.
+        """Take over the model's changed weights: what is sampled from now on bears the new version.
 
         Every cached session is dropped, so turns that are being sampled are read again with the new
         weights: no token comes from keys and values of two policies.
@@ -222,7 +222,7 @@ class LocalEngine:
         table.copy_in(self._cache)
 
     def _start(self, request: Request) -> bool:
-        """Give a new session a row and the blocks known of it; False if it has to wait."""
+        """Give a new session a row and the blocks known of it. Returns False if it has to wait."""
         table, length = self._rows, len(request.ids)
         if not table.claimable:
             return False
@@ -271,7 +271,7 @@ class LocalEngine:
                     break
 
     def _pass_on(self, task: asyncio.Task[None]) -> None:
-        """A step that failed fails all calls; what the cache holds then is not trusted."""
+        """Fail all calls because a step failed; what the cache holds then is not trusted."""
         if task.cancelled():
             for call in self._calls.values():
                 call.future.cancel()
@@ -283,8 +283,8 @@ class LocalEngine:
                     call.future.set_exception(error)
 
     def _step(self) -> int:
-        """Compute what every active row lacks, sample where that is complete; how many turns have
-        ended."""
+        """Compute what every active row lacks, and sample where that is complete. Returns the
+        number of turns that have ended."""
         table = self._rows
         rows = np.flatnonzero(table.active)
         counts = self._ration(table.length[rows] - table.cached[rows])
@@ -305,7 +305,7 @@ class LocalEngine:
         return self._end_turns(sampling, ids, logprobs)
 
     def _tell(self, rows: Ints, ids: Ints) -> None:
-        """The followers of calls hear of the tokens just sampled for them."""
+        """Tell the followers of calls the tokens just sampled for them."""
         for call in self._followed.values():
             row = self._rows.of.get(call.session)
             if call.follow is not None and row is not None and not call.future.done():
@@ -313,9 +313,9 @@ class LocalEngine:
                     call.follow(token)
 
     def _ration(self, wanted: Ints) -> Ints:
-        """One token of each row that decodes. The others, in their order, share what is left of
-        `step_tokens`, at least one token: 0 for those that wait, so that a prompt is computed as a
-        whole where it can be."""
+        """Return the number of tokens that each row computes: one if it decodes. The others, in
+        their order, share what is left of `step_tokens`, at least one token. 0 for those that wait,
+        so that a prompt is computed as a whole where it can be."""
         is_long = wanted > 1
         asked = np.where(is_long, wanted, 0)
         left = max(self.step_tokens - int((~is_long).sum()), 1)
@@ -323,7 +323,8 @@ class LocalEngine:
         return np.where(is_long, (left - before).clip(0, asked), 1)
 
     def _forward(self, rows: Ints, counts: Ints, sampling: Ints, last: Ints) -> tuple[Ints, Any]:
-        """One forward of the model and the samples drawn from it, on the host."""
+        """Run one forward of the model and sample from it. Returns ids and log-probabilities, on
+        the host."""
         table, device = self._rows, self.model.device
         draws = uniforms(table.seed[sampling], table.length[sampling])
         numbers = np.stack([table.temperature[sampling], draws, *table.limits[:, sampling]])
@@ -336,7 +337,8 @@ class LocalEngine:
         return host[0].astype(np.int64), host[1]
 
     def _end_turns(self, rows: Ints, ids: Ints, logprobs: Any) -> int:
-        """Complete the calls whose turn the tokens just sampled have ended; how many there were."""
+        """Complete the calls whose turn the tokens just sampled have ended, and return their
+        number."""
         table = self._rows
         eos = self._is_eos[ids]
         full = table.length[rows] == table.turn_end[rows]

@@ -16,7 +16,7 @@ from fieldcraft.engine.local.rows import Rows
 def forward(
     model: Any, cache: BlockCache, table: Rows, rows: Ints, counts: Ints, last: Ints
 ) -> torch.Tensor:
-    """Logits [n, V] behind the places `last` [n] of the packed line.
+    """Return the logits [n, V] behind the places `last` [n] of the packed line.
 
     In it `rows[i]` adds the `counts[i]` tokens behind its cached ones; rows are in the order of
     `plan.order`. Keys and values go into the cache, and `table` is left as it is.

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import AttentionInterface
 
-from fieldcraft.engine.attention import UNSUPPORTED
+from fieldcraft.engine.attention import unusual_option
 from fieldcraft.engine.local.blocks import BLOCK, Ints
 from fieldcraft.engine.local.plan import Group, Plan, Reading, to_device
 from fieldcraft.engine.local.rows import spread
@@ -54,7 +54,7 @@ class BlockLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `[1, H, T, D]` where the plan says; returns all blocks of this layer."""
+        """Store `[1, H, T, D]` where the plan says, and return all blocks of this layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self.cache.plan.slots(key_states.shape[1])
@@ -101,7 +101,8 @@ class BlockCache(Cache):
 
     @torch.inference_mode()  # where its tensors were made
     def fit(self, blocks: int) -> None:
-        """Have so many blocks; layer by layer, so that the peak is one layer above the new size."""
+        """Resize the cache to so many blocks, layer by layer, so that the peak is one layer above
+        the new size."""
         if blocks == self.blocks:
             return
         self.blocks = blocks
@@ -143,16 +144,17 @@ def attend(
     *,
     plan: Plan | None = None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache.
+    """Compute the attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's
+    cache. With a `sliding_window` each token sees so many, itself included.
 
     Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
     whose layers do not pass on the plan.
     """
-    for name in UNSUPPORTED:
-        if options.get(name) is not None:
-            raise _unusable(module, f"it uses {name}")
+    if why := unusual_option(module, {**options, "sliding_window": sliding_window}):
+        raise _unusable(module, why)
     if attention_mask is not None:
         raise _unusable(module, "it adds a mask of its own")
     if plan is None:
@@ -161,9 +163,11 @@ def attend(
     parts = []
     if plan.readings:
         decoding = queries[: plan.decoding]
-        parts.append(_attend_by_block(decoding, key, value, plan.readings, scaling))
+        args = (key, value, plan.readings, scaling, sliding_window)
+        parts.append(_attend_by_block(decoding, *args))
     for group in plan.groups:
-        parts.append(_attend_by_row(queries[group.tokens], key, value, group, scaling))
+        args_of_row = (key, value, group, scaling, sliding_window)
+        parts.append(_attend_by_row(queries[group.tokens], *args_of_row))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[None], None
 
@@ -171,7 +175,7 @@ def attend(
 def _unusable(module: torch.nn.Module, why: str) -> UserError:
     return UserError(
         f"The local engine cannot run {type(module).__name__}, because {why}: choose a model with"
-        " plain full attention, or another engine."
+        " plain attention, or another engine."
     )
 
 
@@ -181,15 +185,16 @@ def _attend_by_row(
     values: torch.Tensor,
     group: Group,
     scaling: float | None,
+    window: int | None,
 ) -> torch.Tensor:
-    """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
-    rows, width, length = group.shape
+    """Compute the attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
+    (rows, width), length = group.queries.shape, group.blocks.shape[1] * BLOCK
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
     every = torch.arange(heads, device=keys.device)[:, None]
     k, v = (x[group.blocks[:, None], every].view(rows, heads, length, -1) for x in (keys, values))
     padded = queries.new_zeros(rows, width, *queries.shape[1:])
     padded[group.at] = queries
-    if group.mask is None:
+    if group.begin and (window is None or window >= width):
         mixed = scaled_dot_product_attention(
             padded.transpose(1, 2),
             k[:, :, :width],
@@ -201,7 +206,7 @@ def _attend_by_row(
         return mixed[group.at].to(queries.dtype)
     # Query heads that share a key-value head become further queries of it: nothing is repeated.
     folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
-    mask = group.mask[:, None]
+    mask = group.mask(window)[:, None]
     if width > 1:
         mask = mask.repeat_interleave(share, dim=2)
     mixed = scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scaling)
@@ -215,14 +220,16 @@ def _attend_by_block(
     values: torch.Tensor,
     readings: tuple[Reading, ...],
     scaling: float | None,
+    window: int | None,
 ) -> torch.Tensor:
-    """Attention of one query per row, `queries` [R, Hq, D]: every block is read once, where it
-    lies, for all rows that hold it. The softmax of a row is joined from those of its blocks."""
+    """Compute the attention of one query per row, `queries` [R, Hq, D]. Every block is read once,
+    where it lies, for all rows that hold it. The softmax of a row is joined from those of its
+    blocks."""
     heads, (rows, _, size) = keys.shape[1], queries.shape
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
     q = torch.cat([q, q[:1]])  # whatever the last row gets is dropped: blocks of no row go there
-    scores = [_scores(q, keys, reading) for reading in readings]
+    scores = [_scores(q, keys, reading, window) for reading in readings]
     top = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
     for reading, score in zip(readings, scores, strict=True):
         highest = score.amax(-1)
@@ -236,29 +243,32 @@ def _attend_by_block(
     return (mixed / total[..., None])[:rows].flatten(1, 2).to(queries.dtype)
 
 
-def _scores(q: torch.Tensor, keys: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P * W, H, S, B] products of each reader's query with the keys of its block."""
+def _scores(
+    q: torch.Tensor, keys: torch.Tensor, reading: Reading, window: int | None
+) -> torch.Tensor:
+    """Return the products [P * W, H, S, B] of each reader's query with the keys of its block."""
     lanes = _by_block(q.index_select(0, reading.rows), reading)
     scores = torch.matmul(lanes, keys[reading.blocks].transpose(2, 3))
     scores = _by_reader(scores, reading).float()
-    return scores if reading.hidden is None else scores.masked_fill_(reading.hidden, -torch.inf)
+    hidden = reading.hidden(window)
+    return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)
 
 
 def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P * W, H, S, D] sums of a block's values for each of its readers."""
+    """Return the sums [P * W, H, S, D] of a block's values for each of its readers."""
     mixed = torch.matmul(_by_block(weights, reading), values[reading.blocks])
     return _by_reader(mixed, reading)
 
 
 def _by_block(x: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P * W, H, S, n] as [P, H, W * S, n]."""
+    """Rearrange [P * W, H, S, n] into [P, H, W * S, n]."""
     if reading.width == 1:
         return x
     return x.unflatten(0, (-1, reading.width)).transpose(1, 2).flatten(2, 3)
 
 
 def _by_reader(x: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P, H, W * S, n] as [P * W, H, S, n]."""
+    """Rearrange [P, H, W * S, n] into [P * W, H, S, n]."""
     if reading.width == 1:
         return x
     return x.unflatten(2, (reading.width, -1)).transpose(1, 2).flatten(0, 1)
@@ -269,8 +279,8 @@ AttentionInterface.register(ATTENTION, attend)
 
 @contextmanager
 def block_attention(config: Any) -> Iterator[None]:
-    """Let the model of `config` attend by blocks; training uses the same model and gets its own
-    implementation back."""
+    """Let the model of `config` attend by blocks inside the block; training uses the same model and
+    gets its own implementation back."""
     before = config._attn_implementation
     config._attn_implementation = ATTENTION
     try:

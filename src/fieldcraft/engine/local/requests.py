@@ -1,4 +1,4 @@
-"""What the local engine is asked, what ends an answer, and what it has done so far."""
+"""The requests of the local engine, what ends an answer, and what it has done so far."""
 
 from __future__ import annotations
 
@@ -40,17 +40,19 @@ class Request:
 
     @property
     def begin(self) -> int:
-        """How many tokens stand before the turn."""
+        """Number of tokens before the turn."""
         return len(self.ids) - len(self.logprobs)
 
 
 def turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
-    """Tokens that end a turn of a model, by its settings, its tokenizer and its chat template."""
+    """Return the tokens that end a turn of a model, by its settings, its tokenizer and its chat
+    template."""
     configured = configured_ends(model)
     return find_turn_end(tokenizer, [end for end in configured if isinstance(end, int)])
 
 
 def configured_ends(model: Any) -> list[Any]:
-    """What ends a sequence for `model.generate`, as the file has it: one end, several, or None."""
+    """Return the end of a sequence for `model.generate`, as the file has it: one end, several, or
+    None."""
     configured = model.generation_config.eos_token_id
     return configured if isinstance(configured, list) else [configured]

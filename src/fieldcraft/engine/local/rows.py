@@ -1,4 +1,4 @@
-"""What the local engine knows about every session that has a cache, as columns of numbers.
+"""The sessions of the local engine that have a cache, as columns of numbers.
 
 A step touches hundreds of rows, so nothing here is an object per row.
 """
@@ -22,7 +22,8 @@ class Tensors(Protocol):
 
 
 class Rows:
-    """One entry per row in every column; a row is one session and the list of its blocks.
+    """The rows of the cache: one entry per row in every column; a row is one session and the list
+    of its blocks.
 
     Rows that begin alike share whole blocks. A block that is not full belongs to one row alone, for
     that row will write into it.
@@ -53,11 +54,11 @@ class Rows:
 
     @property
     def claimable(self) -> bool:
-        """Whether a new session can have a row."""
+        """Return whether a new session can have a row."""
         return bool(self._vacant or self._parked)
 
     def claim(self, session: str) -> tuple[int, bool]:
-        """A row for a new session, and whether a parked session lost it."""
+        """Claim a row for a new session. Returns it, and whether a parked session lost it."""
         taken = not self._vacant
         if taken:
             self.release(next(iter(self._parked)))
@@ -67,7 +68,7 @@ class Rows:
         return row, taken
 
     def release(self, row: int) -> None:
-        """The session of a row is over. What its blocks hold stays known until they are taken."""
+        """End the session of a row. What its blocks hold stays known until they are taken."""
         owner = self.owner[row]
         assert owner is not None
         del self.of[owner]
@@ -79,7 +80,7 @@ class Rows:
         self.held[row] = self.cached[row] = self.length[row] = 0
 
     def sample_as(self, row: int, sampling: Sampling) -> None:
-        """What the running turn of a row is sampled from, and its seed."""
+        """Set what the running turn of a row is sampled from, and its seed."""
         cut = sampling.truncation
         self.temperature[row] = sampling.temperature
         self.truncated[row] = bool(cut) and sampling.temperature > 0
@@ -87,25 +88,25 @@ class Rows:
         self.seed[row] = sampling.seed % 2**64
 
     def park(self, row: int) -> None:
-        """The turn of a row has ended; what it has computed can be found by others."""
+        """Record that the turn of a row has ended; what it has computed can be found by others."""
         self.active[row] = False
         self._parked[row] = None
         done = int(self.cached[row])
         self.blocks.remember(self.read(row, 0, done), self.table[row, : self.held[row]].tolist())
 
     def spoil(self, row: int) -> None:
-        """The session of a row is over, and its numbers are of no use to others."""
+        """End the session of a row whose numbers are of no use to others."""
         self.blocks.spoil(self.table[row, : self.held[row]].tolist())
         self.release(row)
 
     # ---- what they hold
 
     def read(self, row: int, start: int, end: int) -> Ints:
-        """Tokens of a row."""
+        """Return the tokens of a row."""
         return self._read(self.blocks.tokens, row, start, end)
 
     def read_logprobs(self, row: int, start: int, end: int) -> NDArray[np.float32]:
-        """Log-probabilities of sampled tokens of a row."""
+        """Return the log-probabilities of sampled tokens of a row."""
         return self._read(self.blocks.logprobs, row, start, end)
 
     def _read(self, column: NDArray[Any], row: int, start: int, end: int) -> NDArray[Any]:
@@ -114,7 +115,7 @@ class Rows:
         return column[blocks].reshape(-1)[start - first * BLOCK : end - first * BLOCK]
 
     def resume(self, row: int, ids: Ints) -> None:
-        """The session of a row is back: what `ids` begins with is kept, all but the last token,
+        """Bring back the session of a row: what `ids` begins with is kept, all but the last token,
         which must be computed in any case."""
         self._parked.pop(row, None)
         width = min(int(self.cached[row]), len(ids) - 1)
@@ -123,7 +124,7 @@ class Rows:
         self._lay_out(row, ids, self.table[row, : -(-kept // BLOCK)], kept)
 
     def start(self, row: int, ids: Ints, blocks: Ints, kept: int) -> None:
-        """A new session, whose first `kept` tokens are in `blocks`."""
+        """Begin a new session, whose first `kept` tokens are in `blocks`."""
         self._lay_out(row, ids, blocks[: -(-kept // BLOCK)], kept)
         self.blocks.remember(ids, self.table[row, : self.held[row]].tolist())
 
@@ -157,7 +158,7 @@ class Rows:
             self.table = np.pad(self.table, [(0, 0), (0, max(more, self.table.shape[1]))])
 
     def advance(self, rows: Ints, counts: Ints) -> None:
-        """The next `counts` tokens of `rows` have been computed."""
+        """Record that the next `counts` tokens of `rows` have been computed."""
         index, offset = spread(counts)
         position = self.cached[rows][index] + offset
         blocks = self.table[rows[index], position // BLOCK]
@@ -165,7 +166,7 @@ class Rows:
         self.cached[rows] += counts
 
     def add(self, rows: Ints, ids: Ints, logprobs: NDArray[Any]) -> None:
-        """A token was sampled for each of `rows`."""
+        """Append a sampled token to each of `rows`."""
         place, offset = divmod(self.length[rows], BLOCK)
         full = place == self.held[rows]
         if full.any():
@@ -188,11 +189,11 @@ class Rows:
             self.blocks.cleaned()
 
     def exchange(self, a: Ints, b: Ints) -> None:
-        """Blocks `a[i]` and `b[i]` change places."""
+        """Swap the places of blocks `a[i]` and `b[i]`."""
         self.table = self.blocks.exchange(a, b)[self.table]
 
 
 def spread(counts: Ints) -> tuple[Ints, Ints]:
-    """For runs of so many items: the run of each item, and its place within the run."""
+    """Return, for runs of so many items, the run of each item, and its place within the run."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,4 +1,4 @@
-"""Sampling of one token for every row of a batch, each from its own random stream."""
+"""The sampling of one token for every row of a batch, each from its own random stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seeds: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float32]:
-    """One number in [0, 1) per row, a function of its seed and counter alone.
+    """Return one number in [0, 1) per row, a function of its seed and counter alone.
 
     SplitMix64 (Steele, Lea and Flood, 2014), whose state is a counter: no generator is kept per
     row, and what a row draws cannot depend on who shares the batch. 23 bits, so that a product
@@ -45,8 +45,8 @@ def sample(
 
 
 def invert(logprobs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The places [N] at which the cumulative sums of exp(logprobs) [N, V] pass the share `uniform`
-    [N] of their total."""
+    """Return the places [N] at which the cumulative sums of exp(logprobs) [N, V] pass the share
+    `uniform` [N] of their total."""
     cumulative = logprobs.exp().cumsum(-1)
     point = (uniform * cumulative[:, -1])[:, None]
     places = torch.searchsorted(cumulative, point, right=True)[:, 0]

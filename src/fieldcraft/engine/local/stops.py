@@ -12,14 +12,16 @@ UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are not yet a whol
 
 
 class StopStrings:
-    """Knows, for every set of stop strings, which tokens can complete one of them.
+    """A search for stop strings, which knows for every set of them the tokens that can complete
+    one.
 
     Only after such a token is the tail of the turn decoded and searched. A token qualifies when
     its text holds the last character of a stop string, or bytes of an unfinished character.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
-        """`vocabulary`: width of the logits, which may exceed the tokenizer's own."""
+        """Make an empty search. `vocabulary` is the width of the logits, which may exceed the
+        tokenizer's own."""
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.sets: dict[tuple[str, ...], int] = {(): 0}
@@ -27,7 +29,8 @@ class StopStrings:
         self._texts: list[str] = []
 
     def index(self, stop: tuple[str, ...]) -> int:
-        """The row of `completing` for these stop strings. Raises ValueError for an empty string."""
+        """Return the row of `completing` for these stop strings. Raises ValueError for an empty
+        string."""
         if stop not in self.sets:
             if "" in stop:
                 raise ValueError("a stop string must not be empty")
@@ -46,7 +49,7 @@ class StopStrings:
         return self._texts
 
     def completed(self, ids: Sequence[int], stop: tuple[str, ...]) -> bool:
-        """Whether the text of `ids` contains a stop string near its end."""
+        """Return whether the text of `ids` contains a stop string near its end."""
         # Every token adds at least one byte, but for a few that add nothing (special tokens).
         reach = max(len(text.encode()) for text in stop) + 8
         tail = self.decode(ids[-reach:])

@@ -28,14 +28,15 @@ class Cut(NamedTuple):
     min_p: Tensor
 
     def of(self, rows: Tensor) -> Cut:
-        """Those of some rows."""
+        """Return the limits of some rows."""
         return Cut(self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
 def sample_rows(
     logits: Tensor, numbers: Tensor, truncated: NDArray[np.bool_]
 ) -> tuple[Tensor, Tensor]:
-    """Ids [N] and log-probabilities [N] of logits [N, V], as `sampling.sample` gives them.
+    """Sample ids [N] with log-probabilities [N] from logits [N, V], as `sampling.sample` gives
+    them.
 
     `numbers` [5, N] are the temperature of each row, a uniform number and its limits, in the order
     of `Cut`, which only the rows `truncated` [N] have.
@@ -59,8 +60,8 @@ def sample_rows(
 def sample_truncated(
     logits: Tensor, temperatures: Tensor, uniform: Tensor, cut: Cut
 ) -> tuple[Tensor, Tensor]:
-    """Ids [N] and log-probabilities [N] of the truncated, renormalised distribution, inverted at
-    `uniform` in the order of the ids. Temperatures are above 0; for the rest see
+    """Sample ids [N] with log-probabilities [N] from the truncated, renormalised distribution,
+    inverted at `uniform` in the order of the ids. Temperatures are above 0; for the rest see
     `sampling.sample`."""
     scaled = logits.float() / temperatures[:, None]
     most = int(cut.top_k.amax()) + TIES
@@ -68,7 +69,8 @@ def sample_truncated(
 
 
 def _among(scaled: Tensor, uniform: Tensor, cut: Cut, most: int) -> tuple[Tensor, Tensor]:
-    """The same among the `most` likeliest tokens, or among more where these do not suffice."""
+    """Sample in the same way among the `most` likeliest tokens, or among more where these do not
+    suffice."""
     words = scaled.shape[1]
     values, tokens = scaled.topk(min(most, words))
     kept, known = keep(values, scaled.logsumexp(-1), cut)
@@ -88,7 +90,8 @@ def _among(scaled: Tensor, uniform: Tensor, cut: Cut, most: int) -> tuple[Tensor
 
 
 def keep(values: Tensor, total: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
-    """Which of the likeliest tokens are kept, bool [N, K], and whether these are all, bool [N].
+    """Return a mask [N, K] of the likeliest tokens that are kept, and a mask [N] of the rows for
+    which these are all.
 
     `values` [N, K] are the highest logits of each row, descending, and `total` [N] is the log of
     the sum of exp over all of its words. Where K is the whole vocabulary, the second does not

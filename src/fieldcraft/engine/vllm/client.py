@@ -25,7 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Gone(Exception):
-    """A server does not answer, or not with sense: it has died, or is about to."""
+    """Failure of a server that does not answer, or not with sense: it has died, or is about to."""
 
 
 class Sampled(BaseModel):
@@ -55,12 +55,13 @@ class Choice(BaseModel):
 
     @property
     def labels(self) -> set[str]:
-        """Of the weights that sampled it."""
+        """Labels of the weights that sampled it."""
         return {span.version for span in self.weight_versions or ()}
 
 
 class _Piece(BaseModel):
-    """What a stream adds to a completion; its last piece says why it ended, and has the spans."""
+    """The part that a stream adds to a completion; its last piece says why it ended, and has the
+    spans."""
 
     token_ids: list[int]
     logprobs: _Logprobs
@@ -110,7 +111,7 @@ class Server:
         self._client: tuple[asyncio.AbstractEventLoop, LimitedClient] | None = None
 
     async def answers(self) -> None:
-        """Raises Gone unless the server is ready."""
+        """Raise Gone unless the server is ready."""
         await self._send("GET", "/health")
 
     async def check(self, config: Mapping[str, Any]) -> None:
@@ -171,7 +172,8 @@ class Server:
         await self._send("POST", "/init_weight_transfer_engine", {"init_info": coming})
 
     async def arrived(self, label: str) -> str:
-        """Why the weights with a label have not come, once that is known; empty if they have."""
+        """Return the reason why the weights with a label have not come, once that is known; empty
+        if they have."""
         body = {"method": "fieldcraft_arrived", "args": ()}
         told: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
         self.brought = None if any(told) else label
@@ -186,12 +188,14 @@ class Server:
         await self.forget()
 
     async def name_weights(self, label: str) -> None:
-        """From now on completions bear the label, and have no caches from before."""
+        """Label the weights: from now on completions bear the label, and have no caches from
+        before."""
         await self._send("POST", "/update_weight_version", {"new_version": label})
         await self.forget()
 
     async def prove(self, proof: Proof, label: str) -> float:
-        """How far the weights that the server holds are from those of the proof, in nats."""
+        """Return the distance of the weights that the server holds from those of the proof, in
+        nats."""
         sampling = {
             "max_tokens": 1,
             "temperature": PROBE_TEMPERATURE,
@@ -208,9 +212,9 @@ class Server:
         return proof.gap(logprobs, sampled.token_id, sampled.logprob)
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> Choice:
-        """One completion, cut short if the server is paused. A caller that is cancelled closes the
-        connection, and the server then drops the request. Raises Gone, and UserError for a request
-        that it refuses."""
+        """Sample one completion, cut short if the server is paused. A caller that is cancelled
+        closes the connection, and the server then drops the request. Raises Gone, and UserError for
+        a request that it refuses."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
     async def stream(
@@ -220,7 +224,8 @@ class Server:
         label: str,
         tell: Callable[[Sequence[int]], None],
     ) -> Choice:
-        """As `sample`; `tell` is called with all tokens so far, as often as there are more."""
+        """Sample one completion as `sample` does; `tell` is called with all tokens so far, as often
+        as there are more."""
         tokens: list[int] = []
         logprobs: list[Sampled] = []
         last = None
@@ -271,14 +276,14 @@ class Server:
         }
 
     def _finished(self, choice: Choice) -> Choice:
-        """Raises Gone for one that the server did not want to finish."""
+        """Return a completion. Raises Gone for one that the server did not want to finish."""
         reason = choice.finish_reason
         if reason == "error" or (reason == "abort" and not self._paused):
             raise Gone(f"{self.url} gave up a request")
         return choice
 
     async def _call(self, method: str, *args: str) -> list[Any]:
-        """A method of the worker extension, on every worker."""
+        """Call a method of the worker extension on every worker, and return its answers."""
         body = {"method": method, "args": args}
         response = await self._send("POST", "/collective_rpc", body, refusals=(500,))
         if response.status_code == HTTPStatus.OK:
@@ -296,8 +301,8 @@ class Server:
         refusals: Sequence[int] = (),
         hear: Callable[[str], None] | None = None,
     ) -> httpx.Response:
-        """The answer of a route, if its status is 200 or one of `refusals`; with `hear` its lines
-        are heard one by one."""
+        """Send a request, and return the answer of the route, if its status is 200 or one of
+        `refusals`; with `hear` its lines are heard one by one."""
         client = await self._of_this_loop()
         try:
             if hear is None:
@@ -321,7 +326,8 @@ class Server:
         raise Gone(f"{self.url} answered with status {status} ({_told(response)})")
 
     async def _of_this_loop(self) -> LimitedClient:
-        """The client of the running event loop: connections of a closed loop cannot be used."""
+        """Return the client of the running event loop: connections of a closed loop cannot be
+        used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_SECONDS)
@@ -332,12 +338,12 @@ class Server:
 
 
 def versions() -> str:
-    """Of vLLM, that are supported."""
+    """Return the versions of vLLM that are supported."""
     return " and ".join(f"{version}x" for version in SUPPORTED)
 
 
 def _told(response: httpx.Response) -> str:
-    """What a server said, on one line."""
+    """Return what a server said, on one line."""
     try:
         text = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -35,7 +35,8 @@ NOT_FINITE = -9999.0  # what vLLM writes for a log-probability that is no number
 
 
 class VllmEngine:
-    """Samples from vLLM with the weights of a model in this process; obeys `types.PolicyEngine`.
+    """An engine that samples from vLLM with the weights of a model in this process; obeys
+    `types.PolicyEngine`.
 
     The servers are those of `urls`, or one that is started by `python`, the interpreter of an
     environment that has vLLM. They hold the weights as they were at the last `publish`, and are
@@ -121,7 +122,7 @@ class VllmEngine:
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 
     async def check(self) -> None:
-        """Raises UserError for a Python without vLLM, and for a server that runs already and cannot
+        """Raise UserError for a Python without vLLM, and for a server that runs already and cannot
         be used."""
         await self._servers.check(self.config.to_dict())
 
@@ -132,7 +133,7 @@ class VllmEngine:
 
     @property
     def sessions(self) -> int:
-        """How many sessions are generating; servers forget the others by themselves."""
+        """Number of sessions that are generating; servers forget the others by themselves."""
         return len(self._calls)
 
     async def generate(
@@ -184,7 +185,7 @@ class VllmEngine:
         await self._servers.forget()
 
     async def separate(self) -> None:
-        """The servers have weights of their own: if none were published yet, those of now."""
+        """Give the servers weights of their own: if none were published yet, those of now."""
         self.newest()
 
     async def publish(self, version: int) -> None:
@@ -207,21 +208,21 @@ class VllmEngine:
         self.published = {"publish_seconds": clock() - began, "publish_bytes": float(weights.bytes)}
 
     def newest(self) -> Weights:
-        """The weights that were published last, or those of now if none were."""
+        """Return the weights that were published last, or those of now if none were."""
         if self._published is None:
             self._published = self._servers.publish(self._origin, self.tokenizer, self.version)
         return self._published
 
     async def _hold(self) -> Weights:
-        """The weights of this engine, which the servers hold now."""
+        """See to it that the servers hold the weights of this engine, and return them."""
         return await self._servers.hold(self, self.config.to_dict())
 
     async def _generate(
         self, ids: list[int], sampling: Sampling, session: str, hearing: _Hearing | None
     ) -> Completion:
-        """A turn, as a rule in one piece. If the weights change, a piece is cut short, and the next
-        one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a stop
-        string that begins in the prompt; then it is asked to go on, too."""
+        """Sample a turn, as a rule in one piece. If the weights change, a piece is cut short, and
+        the next one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a
+        stop string that begins in the prompt; then it is asked to go on, too."""
         versions: list[Span] = []
         turn: list[int] = []
         logprobs: list[float] = []
@@ -242,8 +243,8 @@ class VllmEngine:
     async def _piece(
         self, ids: list[int], sampling: Sampling, session: str, tell: Tell | None
     ) -> tuple[Choice, int]:
-        """What vLLM writes behind `ids`, asked again while servers go, and the version of its
-        weights."""
+        """Sample the piece that vLLM writes behind `ids`, asking again while servers go. Returns it
+        with the version of its weights."""
         async for attempt in _attempts():
             with attempt:
                 weights = await self._hold()
@@ -267,8 +268,8 @@ class VllmEngine:
         return choice, weights.version
 
     def _asked(self, sampling: Sampling, room: int, seeds: bool) -> dict[str, Any]:
-        """vLLM's words for how a turn is sampled. Limits and what ends it are said in full, because
-        a server of others may take what is missing from the model's folder."""
+        """Return the options of vLLM for how a turn is sampled. Limits and what ends it are said in
+        full, because a server of others may take what is missing from the model's folder."""
         asked: dict[str, Any] = {
             "max_tokens": min(sampling.max_tokens, room),
             "temperature": sampling.temperature,
@@ -285,14 +286,15 @@ class VllmEngine:
 
 
 class _Hearing:
-    """Whoever follows a turn hears each of its tokens once: also if its server dies, and another
-    one samples the turn again."""
+    """The hearing of a turn: whoever follows it hears each of its tokens once, also if its server
+    dies, and another one samples the turn again."""
 
     def __init__(self, follow: Callable[[int], None]) -> None:
         self.follow, self.told = follow, 0
 
     def behind(self, turn: Sequence[int]) -> Tell:
-        """What hears of the tokens of a piece, as many as there are, that follows these."""
+        """Return a function that hears of the tokens of a piece which follows these, as many as
+        there are."""
         begin = len(turn)
 
         def tell(piece: Sequence[int]) -> None:
@@ -304,7 +306,8 @@ class _Hearing:
 
 
 def _logprobs(choice: Choice, end: int, session: str) -> list[float]:
-    """Of the tokens of a piece that ends at position `end`. Raises FloatingPointError."""
+    """Return the log-probabilities of the tokens of a piece that ends at position `end`. Raises
+    FloatingPointError."""
     found = [token.logprob for token in choice.logprobs.content]
     for place, logprob in enumerate(found, start=end - len(found)):
         if not NOT_FINITE < logprob < math.inf:
@@ -316,7 +319,7 @@ def _logprobs(choice: Choice, end: int, session: str) -> list[float]:
 
 
 def _reason(choice: Choice, text: str, stops: Sequence[str]) -> StopReason | None:
-    """Why a turn ended; None if it did not."""
+    """Return the reason why a turn ended; None if it did not."""
     if choice.finish_reason == "length":
         return StopReason.LENGTH
     if choice.finish_reason != "abort" and not isinstance(choice.stop_reason, str):
@@ -325,7 +328,8 @@ def _reason(choice: Choice, text: str, stops: Sequence[str]) -> StopReason | Non
 
 
 def _attempts() -> AsyncRetrying:
-    """A call is repeated while servers go; what then is still gone is a user's problem."""
+    """Return attempts that repeat a call while servers go; what then is still gone is a user's
+    problem."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Gone),
         stop=stop_after_attempt(MOST_DEATHS + 1),

@@ -32,7 +32,7 @@ _CAUSES = (
 
 
 def find_vllm(python: Path) -> None:
-    """Raises UserError unless a supported vLLM is installed in a Python."""
+    """Raise UserError unless a supported vLLM is installed in a Python."""
     found = version_in(python, "vllm", "engine.python")
     if not found:
         raise UserError(f"vLLM is not installed in {python}: run {python} -m pip install vllm.")
@@ -98,7 +98,7 @@ class Process:
         self._process.stdin.close()
 
     def _signal(self, number: int) -> bool:
-        """Whether a process of the group is left, which then gets the signal."""
+        """Send a signal to the group. Returns whether a process of it was left."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -106,7 +106,8 @@ class Process:
         return True
 
     def cause(self) -> str:
-        """Why the server is no more, as its log has it, and what to do about it."""
+        """Return the reason why the server is no more, as its log has it, and what to do about
+        it."""
         with self.log.open("rb") as file:
             file.seek(self._began)
             text = file.read().decode(errors="replace")

@@ -32,8 +32,8 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """How servers are run. `max_rows` sessions are sampled at once; the rest is described where a
-    recipe sets it, at `VllmEngine`."""
+    """The settings with which servers are run. `max_rows` sessions are sampled at once; the rest is
+    described where a recipe sets it, at `VllmEngine`."""
 
     max_rows: int
     threads: int | None  # of a CPU; None: the model is on another device
@@ -48,7 +48,7 @@ class Owner(Protocol):
     """An engine, as its servers see it."""
 
     def newest(self) -> Weights:
-        """The weights that it samples with from now on."""
+        """Return the weights that it samples with from now on."""
 
 
 class Servers(ABC):
@@ -68,8 +68,8 @@ class Servers(ABC):
 
     @contextmanager
     def sampling(self, owner: Owner, session: str) -> Iterator[Server]:
-        """The server of a session, which has its prefix. It gets other weights only when the block
-        has been left, and a failure inside is noted.
+        """Yield the server of a session, which has its prefix. It gets other weights only when the
+        block has been left, and a failure inside is noted.
 
         Raises Gone if no server lives, or this one fails.
         """
@@ -89,7 +89,8 @@ class Servers(ABC):
             del self._calls[call]
 
     def publish(self, origin: Origin, tokenizer: Tokenizer, version: int) -> Weights:
-        """The weights of a policy as they are now. Raises UserError if they cannot be written."""
+        """Publish the weights of a policy as they are now, and return them. Raises UserError if
+        they cannot be written."""
         return write_weights(origin, tokenizer, version, self.place)
 
     async def bring(self, weights: Weights) -> None:
@@ -163,19 +164,20 @@ class Servers(ABC):
         self._live = []
 
     def _lose(self, server: Server, gone: Gone) -> None:
-        """A server has gone; it gets no session any more until it can be reached again."""
+        """Record that a server has gone; it gets no session any more until it can be reached
+        again."""
         if server in self._live:
             self._live.remove(server)
             self.home.say(f"vLLM: {gone}; what it was asked for is asked again")
 
     @abstractmethod
     async def check(self, config: Mapping[str, Any]) -> None:
-        """Raises UserError for a server that runs already and cannot be used."""
+        """Raise UserError for a server that runs already and cannot be used."""
 
     @property
     @abstractmethod
     def place(self) -> Path:
-        """The folder that weights pass through."""
+        """Folder that weights pass through."""
 
     @abstractmethod
     async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
@@ -189,8 +191,8 @@ class Servers(ABC):
         weights: Weights,
         config: Mapping[str, Any],
     ) -> Server:
-        """The server at a url, which is starting with these weights, once it is ready. `look`
-        raises UserError if it has ended."""
+        """Wait for the server at a url, which is starting with these weights, and return it once it
+        is ready. `look` raises UserError if it has ended."""
         server = Server(url, self.settings.timeout_seconds)
         try:
             with waiting("the engine", f"vLLM at {url}, which starts (its log is {log})"):
@@ -321,7 +323,7 @@ class Own(Servers):
 
 
 def launch(settings: Serving, weights: Weights) -> tuple[list[str], dict[str, str]]:
-    """The options and the environment of a server that starts with these weights."""
+    """Return the options and the environment of a server that starts with these weights."""
     options = {
         "--model": str(weights.folder),
         "--served-model-name": NAME,

@@ -32,7 +32,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Proof:
-    """What the trained model says about a fixed text of ids: `logprobs` [n - 1] of all ids but the
+    """The trained model's answer about a fixed text of ids: `logprobs` [n - 1] of all ids but the
     first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not known."""
 
     ids: list[int]
@@ -40,15 +40,16 @@ class Proof:
     after: Floats | None
 
     def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
-        """How far a server's answer is from it: the mean difference in nats of the log-probability
-        of an id, or that of a token which it sampled, whichever is more; NaN if it said NaN."""
+        """Return the distance of a server's answer from it: the mean difference in nats of the
+        log-probability of an id, or that of a token which it sampled, whichever is more; NaN if it
+        said NaN."""
         text = self._mean_gap(logprobs)
         token = 0.0 if self.after is None else abs(logprob - float(self.after[sampled]))
         return math.nan if math.isnan(text + token) else max(text, token)
 
     def distance(self, other: Proof) -> float:
-        """How far another model is from it, by what both say of the same text; NaN if either said
-        NaN."""
+        """Return the distance of another model from it, by what both say of the same text; NaN if
+        either said NaN."""
         return self._mean_gap(other.logprobs)
 
     def _mean_gap(self, logprobs: Sequence[float] | Floats) -> float:
@@ -60,27 +61,27 @@ class Weights(Protocol):
 
     @property
     def label(self) -> str:
-        """Unlike that of any other policy, of this run or another."""
+        """Label unlike that of any other policy, of this run or another."""
 
     @property
     def version(self) -> int:
-        """What is written on the policy's tokens."""
+        """Version that is written on the policy's tokens."""
 
     @property
     def proof(self) -> Proof:
-        """What the trained model says of the probe."""
+        """Proof that the trained model gives of the probe."""
 
     @property
     def folder(self) -> Path:
-        """Where a server that starts finds it."""
+        """Folder in which a server that starts finds it."""
 
     @property
     def bytes(self) -> int:
-        """Of its tensors."""
+        """Bytes of its tensors."""
 
 
 class Origin(Protocol):
-    """Where a policy is trained; an adapter is merged."""
+    """The place where a policy is trained; an adapter is merged."""
 
     def write(self, folder: Path) -> Proof:
         """Write it as it is now into a folder, as transformers loads it."""
@@ -113,7 +114,7 @@ class Published:
 
 
 def write_weights(origin: Origin, tokenizer: Any, version: int, place: Path) -> Published:
-    """A policy as it is now, in a new folder in `place`.
+    """Write a policy as it is now into a new folder in `place`, and return it.
 
     Raises UserError if the files cannot be written.
     """
@@ -124,7 +125,8 @@ def write_weights(origin: Origin, tokenizer: Any, version: int, place: Path) -> 
 
 
 def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[Path, T]:
-    """A new folder in `place` with the tokenizer and what `write` writes, and what that returns.
+    """Make a new folder in `place` with the tokenizer and what `write` writes. Returns it, and what
+    `write` returns.
 
     Raises UserError if the files cannot be written.
     """
@@ -147,7 +149,7 @@ def delete_with(holder: Any, folder: Path) -> None:
 
 
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The weights of a model, by the names that they have without an adapter.
+    """Return the weights of a model, by the names that they have without an adapter.
 
     What a LoRA layer adds is added to a copy, in float32: the model goes on being trained, and
     adding and subtracting it in place would leave rounding errors in weights that are frozen.
@@ -171,14 +173,14 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
 
 
 def probe_ids(config: Any) -> list[int]:
-    """The text of ids that a model of a configuration is asked about."""
+    """Return the text of ids that a model of a configuration is asked about."""
     count = min(PROBE_TOKENS, (positions(config) or PROBE_TOKENS + 1) - 1)
     return even_ids(1, count, int(config.vocab_size))
 
 
 @torch.no_grad()
 def prove(model: Any) -> Proof:
-    """What the model says about ids from all over its vocabulary."""
+    """Return the answer of the model about ids from all over its vocabulary."""
     ids = probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
@@ -189,8 +191,8 @@ def prove(model: Any) -> Proof:
 
 
 def place_for(model: Any, otherwise: Path) -> Path:
-    """Where weights pass fastest on one machine: its shared memory, if that has room for two sets,
-    else the folder `otherwise`."""
+    """Return the folder through which weights pass fastest on one machine: its shared memory, if
+    that has room for two sets, else the folder `otherwise`."""
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 3 * size:
         return SHARED_MEMORY

@@ -1,4 +1,4 @@
-"""Plays tasks of verifiers, in the Python that has it. It reads lines of JSON and writes such.
+"""Player of tasks of verifiers, in the Python that has it. It reads lines of JSON and writes such.
 
 The first line is `{"env": the config of verifiers, "client", "max_turns", "tasks"}`; the answer has
 the tasks. Each further line asks for an episode, `{"id", "task", "model", "temperature"}`, or
@@ -29,7 +29,7 @@ Write = Callable[[dict[str, Any]], None]
 
 
 def config_of(opening: dict[str, Any]) -> Any:
-    """The config, with what fieldcraft sets where it says nothing: a plain conversation in a
+    """Return the config, with what fieldcraft sets where it says nothing: a plain conversation in a
     process of this machine, of so many turns."""
     raw = dict(opening["env"])
     taskset = raw["taskset"]["id"]
@@ -44,7 +44,7 @@ def config_of(opening: dict[str, Any]) -> Any:
 
 
 def brings_harness(taskset: str) -> bool:
-    """Whether the package of a taskset has a harness of its own."""
+    """Return whether the package of a taskset has a harness of its own."""
     module = import_taskset(taskset)
     found = (getattr(module, name, None) for name in module.__all__)
     return any(isinstance(one, type) and issubclass(one, vf.Harness) for one in found)
@@ -55,7 +55,8 @@ def described(task: Any) -> dict[str, Any]:
 
 
 def told(trace: Any) -> dict[str, Any]:
-    """What a trajectory is made from: the graph of messages with their tokens, and the rewards."""
+    """Return the record that a trajectory is made from: the graph of messages with their tokens,
+    and the rewards."""
     places = {id(node): place for place, node in enumerate(trace.nodes)}
     nodes = [
         {
@@ -89,7 +90,7 @@ def text_of(message: Any) -> str:
 
 
 class Worker:
-    """Plays episodes side by side, and writes each as it ends."""
+    """Player of episodes side by side, which writes each as it ends."""
 
     def __init__(self, env: Any, client: Any, tasks: list[Any], write: Write) -> None:
         self.env, self.client, self.tasks, self.write = env, client, tasks, write

@@ -1,4 +1,4 @@
-"""What an MCP server is reached by: a command that starts it, or a URL."""
+"""Address of an MCP server: a command that starts it, or a URL."""
 
 from __future__ import annotations
 

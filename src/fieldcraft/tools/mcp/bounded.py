@@ -49,7 +49,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 @asynccontextmanager
 async def bounded_transport(url: str) -> AsyncIterator[Any]:
-    """The streams of messages from and to a server, as the SDK's client takes them."""
+    """Yield the streams of messages from and to a server, as the SDK's client takes them."""
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity"},
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=SILENT_SECONDS),

@@ -18,7 +18,8 @@ server: ContextVar[str] = ContextVar("server")  # the command whose output is be
 
 
 class Once(logging.Filter):
-    """Lets one sentence through for each server, and nothing of other kinds but its first line."""
+    """Filter that lets one sentence through for each server, and nothing of other kinds but its
+    first line."""
 
     def __init__(self) -> None:
         super().__init__()

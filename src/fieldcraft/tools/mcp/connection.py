@@ -40,7 +40,7 @@ class Listed:
 
 
 def shared_connection(address: Address) -> Connection:
-    """The one connection of the running event loop. It ends with the loop."""
+    """Return the one connection of the running event loop. It ends with the loop."""
     of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
     return of_loop.setdefault(address, Connection(address))
 
@@ -54,7 +54,7 @@ class Connection:
         self._life: _Life | None = None
 
     async def tools(self, seconds: float) -> list[Listed]:
-        """The tools that the server lists. Raises ServerGone, also after so many seconds."""
+        """Return the tools that the server lists. Raises ServerGone, also after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._living().tools()
@@ -62,7 +62,7 @@ class Connection:
             raise ServerGone(f"it did not list its tools within {seconds:g} s") from error
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """The answer to a call, a `CallToolResult` of the SDK.
+        """Call a tool, and return the answer: a `CallToolResult` of the SDK.
 
         Raises:
             ServerGone: the server cannot be reached, or ended; the next call starts it again.
@@ -137,7 +137,8 @@ class _Life:
         return self._sdk.stdio_client(start, log)
 
     async def tools(self) -> list[Listed]:
-        """All pages of the list. Raises ServerGone, also for an answer that is no list."""
+        """Return the tools of all pages of the list. Raises ServerGone, also for an answer that is
+        no list."""
         client = await self._entered()
         listed: list[Any] = []
         cursor = None
@@ -157,7 +158,7 @@ class _Life:
         ]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """See `Connection.call`."""
+        """Call a tool, see `Connection.call`."""
         client = await self._entered()
         try:
             return await client.call_tool(name, arguments)
@@ -178,7 +179,8 @@ class _Life:
         await asyncio.wait({self.owner})
 
     async def _entered(self) -> Any:
-        """The client as soon as it is connected. Raises ServerGone if it never is."""
+        """Wait for the client, and return it as soon as it is connected. Raises ServerGone if it
+        never is."""
         either: Sequence[asyncio.Future[Any]] = (self.owner, self._client)
         with waiting("a tool", f"the MCP server {self._address.place}"):
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +189,7 @@ class _Life:
         raise ServerGone(self._reason(None if self.owner.cancelled() else self.owner.exception()))
 
     def _reason(self, error: BaseException | None) -> str:
-        """Why there is no server, as a clause."""
+        """Return why there is no server, as a clause."""
         while isinstance(error, BaseExceptionGroup):  # of the SDK's tasks
             error = error.exceptions[0]
         if isinstance(error, FileNotFoundError):
@@ -201,12 +203,14 @@ class _Life:
 
 
 async def _left_to_schemas(name: str, result: Any) -> None:
-    """In the place of the SDK's comparison with an output schema, in this process and thread, where
-    a pattern could match for ever; `schemas.py` makes it in another one."""
+    """Do nothing, in the place of the SDK's comparison with an output schema. That one runs in this
+    process and thread, where a pattern could match for ever; `schemas.py` makes it in another
+    one."""
 
 
 def _look_at(owner: asyncio.Task[None]) -> None:
-    """asyncio complains of errors that nobody looked at. Those after the last call do no harm."""
+    """Look at the error of a task. asyncio complains of errors that nobody looked at, and those
+    after the last call do no harm."""
     if not owner.cancelled():
         owner.exception()
 

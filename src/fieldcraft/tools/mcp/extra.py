@@ -9,7 +9,8 @@ from fieldcraft.types import UserError
 
 
 def extra(name: str) -> ModuleType:
-    """A module of the extra, or one here that needs it. Raises UserError if it is not installed."""
+    """Import a module of the extra, or one here that needs it. Raises UserError if it is not
+    installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What an MCP server answers, as text that a model reads."""
+"""Answers of an MCP server, as text that a model reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fieldcraft.types import ToolError
 
 
 def read_result(result: Any) -> str:
-    """The text of a `CallToolResult`. What is not text becomes a sentence about it.
+    """Read the text of a `CallToolResult`. What is not text becomes a sentence about it.
 
     Raises ToolError with that text where the server says that the call failed.
     """
@@ -27,7 +27,7 @@ def read_result(result: Any) -> str:
 
 
 def _as_text(part: Any) -> str:
-    """One piece of content, by its type in the protocol."""
+    """Return one piece of content, by its type in the protocol."""
     match part.type:
         case "text":
             return str(part.text)

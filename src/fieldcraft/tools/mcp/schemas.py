@@ -16,13 +16,13 @@ WORKERS = 2
 
 
 async def problem(schema: dict[str, Any], value: Any) -> str | None:
-    """What is wrong with a value, a clause without its full stop, or None."""
+    """Return what is wrong with a value, a clause without its full stop, or None."""
     return await _asked({"schema": schema, "value": value})
 
 
 async def defects(schemas: Sequence[dict[str, Any]]) -> list[str | None]:
-    """What is wrong with each schema of arguments itself, or None. Raises UserError where the extra
-    is not installed."""
+    """Return what is wrong with each schema of arguments itself, or None. Raises UserError where
+    the extra is not installed."""
     extra("jsonschema")
     return [await _asked({"schema": schema}) or _unusable(schema) for schema in schemas]
 
@@ -42,8 +42,8 @@ def _processes() -> KillablePool:
 
 
 def _unusable(schema: dict[str, Any]) -> str | None:
-    """What is wrong with a schema that no call can fit: it refers to what is not in it, as nothing
-    is fetched, or it wants something else than an object, which arguments always are."""
+    """Return what is wrong with a schema that no call can fit: it refers to what is not in it, as
+    nothing is fetched, or it wants something else than an object, which arguments always are."""
     found = next((ref for ref in _references(schema) if not _is_in(schema, ref)), None)
     if found is not None:
         return f"it refers to {found!r}, which is not in it"
@@ -67,7 +67,8 @@ def _is_in(schema: dict[str, Any], reference: str) -> bool:
 
 
 def _references(part: Any) -> Iterator[str]:
-    """What a schema refers to, without its parts that have an id, which refer to themselves."""
+    """Yield what a schema refers to, without its parts that have an id, which refer to
+    themselves."""
     if isinstance(part, dict):
         if isinstance(reference := part.get("$ref"), str):
             yield reference

@@ -41,7 +41,7 @@ class McpServer:
         env: Sequence[str] = (),
         connection: Literal["rollout", "shared"] = "rollout",
     ) -> None:
-        """Settings of the recipe.
+        """Take the settings of the recipe.
 
         Args:
             mcp: the command that starts it, or the URL where it answers.
@@ -58,7 +58,7 @@ class McpServer:
         self.is_shared = connection == "shared"
 
     async def tools(self, seconds: float) -> list[AnyTool]:
-        """The tools that the server lists within so many seconds, in its order.
+        """Return the tools that the server lists within so many seconds, in its order.
 
         Raises UserError for a server that cannot be used, for more than `MOST_TOOLS`, for a name in
         `only` that it lacks, and for arguments that it does not describe by a JSON schema.
@@ -89,7 +89,8 @@ class McpServer:
                 await connection.close()
 
     def _chosen(self, listed: Sequence[Listed]) -> list[Listed]:
-        """The tools that the recipe wants. Of two with one name, a call can only mean the first."""
+        """Return the tools that the recipe wants. Of two with one name, a call can only mean the
+        first."""
         offered: dict[str, Listed] = {}
         for tool in listed:
             offered.setdefault(tool.name, tool)
@@ -108,7 +109,7 @@ class McpServer:
         return [tool for name, tool in offered.items() if name in wanted]
 
     def shared(self) -> Connection:
-        """The connection that all rollouts share."""
+        """Return the connection that all rollouts share."""
         return shared_connection(self.address)
 
 
@@ -129,7 +130,7 @@ class _Offered:
         }
 
     async def ask(self, connect: Callable[[], Connection], arguments: dict[str, Any]) -> str:
-        """The text of the server's answer.
+        """Call the tool, and return the text of the server's answer.
 
         Raises:
             ArgumentError: the arguments do not fit the schema, or the server refuses them.
@@ -177,7 +178,8 @@ class _Opened:
 
 @asynccontextmanager
 async def _connection_of_rollout(address: Address) -> AsyncIterator[Connection]:
-    """The first tool of a server that a rollout opens brings the connection, and closes it last."""
+    """Yield the connection that a rollout has to a server. The first tool of the server that a
+    rollout opens brings the connection, and closes it last."""
     before = _of_rollout.get({})
     if address in before:
         yield before[address]

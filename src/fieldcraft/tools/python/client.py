@@ -21,10 +21,10 @@ _BUSY = (429, 500, 502, 503, 504)
 
 
 class RemoteSandbox:
-    """Runs programs with a server; each run opens a connection of its own."""
+    """Sandbox that runs programs with a server; each run opens a connection of its own."""
 
     def __init__(self, url: str, limits: Limits) -> None:
-        """`url` is that of the server, with or without `/run_code`. Raises UserError for none."""
+        """Take the `url` of the server, with or without `/run_code`. Raises UserError for none."""
         self.url = url.rstrip("/").removesuffix("/run_code")
         try:
             address = httpx.URL(self.url)
@@ -77,7 +77,7 @@ class RemoteSandbox:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed; a program that took too long would again."""
+    """Return whether another attempt may succeed; a program that took too long would again."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _BUSY
     return isinstance(error, httpx.ConnectError)

@@ -37,7 +37,7 @@ class Request(RequestBody):
     fetch_files: list[FileName] = Field(default_factory=list)
 
     def within(self, own: Limits) -> Limits:
-        """The limits that it asks for, as far as those of the sandbox go."""
+        """Return the limits that the request asks for, as far as those of the sandbox go."""
         memory = self.memory_limit_MB if self.memory_limit_MB > 0 else own.memory_mb
         return replace(
             own,
@@ -46,7 +46,7 @@ class Request(RequestBody):
         )
 
     def contents(self) -> dict[str, bytes]:
-        """Raises ValueError for what is no base64."""
+        """Return the contents of the files by name. Raises ValueError for what is no base64."""
         try:
             return {
                 name: base64.b64decode(data, validate=True)
@@ -58,7 +58,7 @@ class Request(RequestBody):
 
 
 class CommandResult(BaseModel):
-    """How a command ended. An `Error` is one of the sandbox."""
+    """End of a command. An `Error` is one of the sandbox."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: float | None = None
@@ -79,7 +79,7 @@ class Response(BaseModel):
 
 
 def respond(run: Run) -> Response:
-    """What the server says of a run. Too much output or memory is a program that failed."""
+    """Return what the server says of a run. Too much output or memory is a program that failed."""
     lost = run.status is RunStatus.LOST
     timeout = run.status is RunStatus.TIMEOUT
     result = CommandResult(
@@ -98,7 +98,7 @@ def respond(run: Run) -> Response:
 
 
 def understand(response: Response) -> Run:
-    """The run behind a server's answer."""
+    """Read the run that a server's answer reports."""
     result = response.run_result
     files = {name: base64.b64decode(data) for name, data in response.files.items()}
     if response.status == "SandboxError" or result is None or result.status == "Error":
@@ -117,7 +117,7 @@ def understand(response: Response) -> Run:
 def request_for(
     code: str, stdin: str, files: Mapping[str, bytes], limits: Limits
 ) -> dict[str, object]:
-    """The body of a request."""
+    """Return the body of a request."""
     return {
         "code": code,
         "language": "python",

@@ -40,7 +40,7 @@ _RETRY_SECONDS = 1
 
 
 class _Counters:
-    """What /metrics shows."""
+    """Counters that /metrics shows."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -63,7 +63,7 @@ class _Counters:
 
 
 def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
-    """The server as an ASGI application; `queue` programs may wait for a place."""
+    """Create the server as an ASGI application; `queue` programs may wait for a place."""
     counters = _Counters()
 
     async def run_code(http: HttpRequest) -> Response:

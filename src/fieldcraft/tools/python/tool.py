@@ -29,13 +29,13 @@ class PythonTool:
     """`types.Tool` that runs each call in an interpreter of its own."""
 
     def __init__(self, run: Runs, read: Reads) -> None:
-        """`run` runs a program, and `read` says what the policy reads of it."""
+        """Take `run`, which runs a program, and `read`, which says what the policy reads of it."""
         self._function = _function(run, read, stateful=False)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """What the program printed, and the value of its last expression.
+        """Run a program, and return what it printed, and the value of its last expression.
 
         Raises:
             ArgumentError: wrong arguments.
@@ -58,21 +58,21 @@ class PythonSessionTool:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        """The tool of one rollout. Its interpreter starts with the first call."""
+        """Open the tool of one rollout. Its interpreter starts with the first call."""
         async with self._sandbox.session(files=self._files) as session:
             yield _function(session.run, self._read, stateful=True)
 
 
 class Programs:
-    """Runs programs of answers that are graded, each in an interpreter of its own. The sandbox
+    """Runner of programs of answers that are graded, each in an interpreter of its own. The sandbox
     starts with the first."""
 
     def __init__(self, waive: Sequence[str] = ()) -> None:
-        """`waive`: layers of isolation to do without."""
+        """Take `waive`, the layers of isolation to do without."""
         self._waive = tuple(waive)
 
     async def run(self, code: str, stdin: str = "") -> Run:
-        """Raises UserError where the system lacks a layer of isolation."""
+        """Run a program. Raises UserError where the system lacks a layer of isolation."""
         return await _sandbox(GRADED, self._waive, None, LIBRARIES).run(code, stdin)
 
     async def test(self, code: str, tests: str, imports: str) -> Run:
@@ -90,7 +90,7 @@ def make_python(
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
 ) -> PythonTool | PythonSessionTool:
-    """The tool that a recipe names `python`.
+    """Make the tool that a recipe names `python`.
 
     Args:
         stateful: the calls of a rollout share variables and files.
@@ -125,7 +125,7 @@ def make_python(
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name. Raises UserError where there is no folder."""
+    """Read the files of a folder by name. Raises UserError where there is no folder."""
     if not folder.is_dir():
         raise UserError(f"'{folder}' is no folder with files for programs; correct 'files'.")
     with reading(str(folder), "give a folder whose files can be read"):
@@ -140,7 +140,7 @@ def _sandbox(
 
 
 def limits_of(given: Mapping[str, float]) -> Limits:
-    """The limits of the setting `limits`. Raises UserError for others."""
+    """Return the limits of the setting `limits`. Raises UserError for others."""
     unknown = [name for name in given if name not in Limits.__dataclass_fields__]
     if unknown:
         known = ", ".join(Limits.__dataclass_fields__)
@@ -179,7 +179,7 @@ def _function(run: Runs, read: Reads, *, stateful: bool) -> FunctionTool:
 def observation(
     run: Run, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
 ) -> str:
-    """What the policy reads of a run; `wall_seconds` is the limit of its time.
+    """Return what the policy reads of a run; `wall_seconds` is the limit of its time.
 
     Raises:
         ToolUnavailable: the run was lost, which is no fault of the program's.

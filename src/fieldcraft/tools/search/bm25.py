@@ -41,7 +41,8 @@ _IDLE = _STOPWORDS | {"how", "what", "when", "where", "which", "who", "whom", "w
 
 
 def passage_terms(title: str, text: str) -> list[str]:
-    """What a passage is indexed under: its words, and the pairs of words of its title.
+    """Return the terms that a passage is indexed under: its words, and the pairs of words of its
+    title.
 
     The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue. A word
     with vowel points stands there without them, too.
@@ -52,15 +53,15 @@ def passage_terms(title: str, text: str) -> list[str]:
 
 
 def query_terms(query: str) -> list[str]:
-    """What to search for: words and pairs of words, each once. English stop words and words that
-    ask count only where there is nothing else ("It")."""
+    """Return the terms to search for: words and pairs of words, each once. English stop words and
+    words that ask count only where there is nothing else ("It")."""
     asked = words(query)
     telling = [word for word in asked if word not in _IDLE]
     return list(dict.fromkeys((telling or asked) + _bare(asked) + _pairs(asked)))
 
 
 def _bare(found: list[str]) -> list[str]:
-    """The words that have vowel points, without them."""
+    """Return, without their vowel points, the words that have some."""
     return [bare for word in found if (bare := without_vowels(word)) not in (word, "")]
 
 
@@ -97,7 +98,8 @@ def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP
 
 @contextmanager
 def _without_panic() -> Iterator[None]:
-    """A file of a few bytes is more than tantivy expects of damage: its panic is no Exception."""
+    """Yield to a block in which tantivy's panic is raised as an error. A file of a few bytes is
+    more than tantivy expects of damage, and its panic is no Exception."""
     try:
         yield
     except BaseException as error:
@@ -117,7 +119,7 @@ class Bm25:
         self._schema = index.schema
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
-        """A passage without any word of the query is never found."""
+        """Rank passages for each query. A passage without any word of the query is never found."""
         return [self._rank(query_terms(query), depth) for query in queries]
 
     def _rank(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
@@ -131,7 +133,8 @@ class Bm25:
         return [(number, -score) for score, number in ranked[:depth]]
 
     def _hits(self, query: tantivy.Query, depth: int) -> list[tuple[float, tantivy.DocAddress]]:
-        """The best, at least `depth` of them and whatever is equal to the last of these."""
+        """Return the best hits, at least `depth` of them and whatever is equal to the last of
+        these."""
         total = self._searcher.num_docs
         limit = min(depth + SPARE, total)
         while True:

@@ -75,7 +75,8 @@ class RemoteSearchTool:
         total_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
-        """
+        """Take the settings of the client.
+
         Args:
             url: of the server, with or without the `/retrieve` at its end.
             topk: passages a query.
@@ -117,7 +118,7 @@ class RemoteSearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """The passages for `query` as text, `No result.` when there is none.
+        """Search, and return the passages for `query` as text, `No result.` when there is none.
 
         Raises:
             ArgumentError: wrong arguments.
@@ -187,7 +188,8 @@ class RemoteSearchTool:
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
 
     async def _http(self) -> httpx.AsyncClient:
-        """The client of the running event loop: connections of a closed loop cannot be used."""
+        """Return the client of the running event loop: connections of a closed loop cannot be
+        used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
@@ -214,21 +216,23 @@ def _headers(api_key_env: str | None) -> dict[str, str]:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed: no connection, no answer in time, a busy server."""
+    """Return whether another attempt may succeed: no connection, no answer in time, a busy
+    server."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500 or error.response.status_code == 429
     return isinstance(error, httpx.TransportError)
 
 
 def _kind(error: Exception) -> type[ToolError]:
-    """Whether the query is at fault, or the server that answers none."""
+    """Return the kind of the error: whether the query is at fault, or the server that answers
+    none."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _OF_THE_QUERY:
         return ToolError
     return ToolUnavailable
 
 
 def _reason(error: Exception) -> str:
-    """One phrase, without urls: the model reads it too."""
+    """Return the reason as one phrase, without urls: the model reads it too."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered with status {error.response.status_code}"
     if isinstance(error, TooLarge):

@@ -56,8 +56,8 @@ class Encoder:
     """
 
     def __init__(self, name: str) -> None:
-        """`name` is a local folder or a name on the hub. Raises UserError if it cannot be loaded,
-        or the extra is missing."""
+        """Load the encoder `name`, a local folder or a name on the hub. Raises UserError if it
+        cannot be loaded, or the extra is missing."""
         with dense_extra():
             from sentence_transformers import SentenceTransformer
         self.name = name
@@ -78,7 +78,8 @@ class Encoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What is put before texts: `query` and `document` (or another word for it)."""
+        """Return the prompts that are put before texts: `query` and `document` (or another word for
+        it)."""
         return {name: text for name, text in self._model.prompts.items() if text}
 
     @property
@@ -86,11 +87,12 @@ class Encoder:
         return int(self._model.get_embedding_dimension())
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """[queries, dimensions]"""
+        """Encode queries. Returns vectors of shape [queries, dimensions]."""
         return self._encode(self._model.encode_query, texts)
 
     def passages(self, passages: Sequence[Passage]) -> Vectors:
-        """[passages, dimensions], of title and text; what is too long for the model is cut off."""
+        """Encode passages, each as title and text. Returns vectors of shape [passages, dimensions].
+        Text that is too long for the model is cut off."""
         texts = [f"{passage.title}\n{passage.text}".strip() for passage in passages]
         return self._encode(self._model.encode_document, texts)
 
@@ -169,7 +171,7 @@ class Exact:
 
 
 def best(scores: Vectors, depth: int) -> list[tuple[int, float]]:
-    """(number, score) of the `depth` highest, highest first, ties by number."""
+    """Return (number, score) of the `depth` highest, highest first, ties by number."""
     candidates = np.arange(len(scores))
     if depth < len(scores):
         candidates = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
@@ -209,8 +211,8 @@ class Dense:
     """`search.Ranker` by vectors."""
 
     def __init__(self, folder: Path, encoder: Encoder, passages: PassageFile) -> None:
-        """Raises UserError if the vector of the first passage is not what the encoder makes of it
-        now, and ValueError for files that do not fit each other."""
+        """Open the vectors of a folder. Raises UserError if the vector of the first passage is not
+        what the encoder makes of it now, and ValueError for files that do not fit each other."""
         count, first = len(passages), passages.passage(0)
         self._encoder = encoder
         self._kept: Exact | Graph = Graph(folder) if (folder / GRAPH).exists() else Exact(folder)
@@ -224,5 +226,5 @@ class Dense:
             )
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
-        """As many passages as asked for, whatever the query."""
+        """Rank passages for each query: as many as asked for, whatever the query."""
         return self._kept.nearest(self._encoder.queries(queries), depth) if queries else []

@@ -43,7 +43,7 @@ Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
 
 class Ranker(Protocol):
     def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
-        """For each query at most `depth` passages, best first; of equals, the first in the
+        """Rank for each query at most `depth` passages, best first; of equals, the first in the
         corpus."""
         ...
 
@@ -69,15 +69,15 @@ def fuse(lists: Sequence[Ranked]) -> Ranked:
 
 
 def require_index(folder: Path) -> None:
-    """Raises UserError for a folder without an index."""
+    """Raise UserError for a folder without an index."""
     if not (folder / MANIFEST).exists():
         remedy = _anew(folder) if folder.exists() else index_remedy(folder)
         raise UserError(f"{folder} holds no search index: {remedy}.")
 
 
 def require_trusted_index(folder: Path) -> None:
-    """Raises ConsentNeeded for an index of others whose encoder is fetched, or is in another
-    folder, unless the user allows that. A folder without an index asks for nothing."""
+    """Raise ConsentNeeded for an index of others whose encoder is fetched, or is in another folder,
+    unless the user allows that. A folder without an index asks for nothing."""
     if (folder / MANIFEST).exists():
         require_consent(folder / MANIFEST, read_manifest(folder))
 
@@ -88,8 +88,8 @@ def _anew(folder: Path) -> str:
 
 
 def require_one_search(index: Path | None, url: str | None) -> None:
-    """For a search that is asked for in place of an agent's own. Raises UserError if it is over an
-    index and by a server at once, or over a folder without an index."""
+    """Check a search that is asked for in place of an agent's own. Raises UserError if it is over
+    an index and by a server at once, or over a folder without an index."""
     if index is not None and url is not None:
         raise UserError("there can be one search: give --index or --search-url, not both.")
     if index is not None:
@@ -138,7 +138,8 @@ class SearchIndex:
         return len(self._passages)
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
-        """For each query at most `topk` passages, best first; of equals, the first in the corpus.
+        """Find for each query at most `topk` passages, best first; of equals, the first in the
+        corpus.
 
         BM25 alone never returns a passage without any word of the query, so a query of unknown
         words gives []. Scores are BM25's, cosines, or sums of reciprocal ranks.
@@ -201,7 +202,7 @@ def build_index(
 def index_settings(
     ranking: Ranking | None, encoder: str | None, approximate: bool = False
 ) -> dict[str, Any]:
-    """What the manifest of an index will say, but for its corpus; see `build_index`.
+    """Return what the manifest of an index will say, but for its corpus; see `build_index`.
 
     Raises:
         UserError: settings that contradict each other.
@@ -221,7 +222,7 @@ def index_settings(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an index folder. Raises UserError where it is damaged."""
+    """Read the manifest of an index folder. Raises UserError where it is damaged."""
     found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, _anew(folder))
     return found
 

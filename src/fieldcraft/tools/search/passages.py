@@ -56,15 +56,15 @@ def is_passage(record: dict[str, Any]) -> bool:
 
 
 def _text_of(record: dict[str, Any]) -> str | None:
-    """The first text of a record that is not empty; an empty one where there is no other."""
+    """Return the first text of a record that is not empty; an empty one where there is no other."""
     texts = [record[key] for key in TEXTS if isinstance(record.get(key), str)]
     return next((text for text in texts if text.strip()), texts[0] if texts else None)
 
 
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
-    """A passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`). Without
-    a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError that
-    says what is missing."""
+    """Parse a passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`).
+    Without a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError
+    that says what is missing."""
     text = _text_of(record)
     title = next((record[key] for key in TITLES if record.get(key) not in (None, "")), "")
     if title != title:  # a NaN of pandas
@@ -85,7 +85,8 @@ def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) 
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    """Passages of a JSON-lines corpus, one by one. Ids default to the line number minus one.
+    """Read the passages of a JSON-lines corpus, one by one. Ids default to the line number minus
+    one.
 
     Raises:
         UserError: the file is missing or empty, or a line is not a passage.
@@ -103,7 +104,8 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 
 def format_passages(passages: Sequence[Passage]) -> str:
-    """What the model reads: `result 1: "Title"` and the text below it, for each passage."""
+    """Format passages as the model reads them: `result 1: "Title"` and the text below it, for each
+    passage."""
     if not passages:
         return NO_RESULT
     return "\n".join(
@@ -115,7 +117,8 @@ def format_passages(passages: Sequence[Passage]) -> str:
 
 
 def read_results(text: str) -> list[tuple[str, str]] | None:
-    """(title, text) of each passage in what `format_passages` wrote; None for any other text.
+    """Return (title, text) of each passage in what `format_passages` wrote; None for any other
+    text.
 
     A passage without a title that begins with a quotation mark counts as another text, since half a
     title looks the same.
@@ -139,13 +142,14 @@ def read_results(text: str) -> list[tuple[str, str]] | None:
 
 
 def progress(items: Iterable[T], doing: str) -> Iterable[T]:
-    """The items, with a bar in a terminal while they are worked on."""
+    """Return the items, and show a bar in a terminal while they are worked on."""
     console = CleanConsole(stderr=True)
     return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
-    """Write them a line each, and where each line begins: as 8 bytes a passage, and the end."""
+    """Write passages, a line each, and where each line begins: as 8 bytes a passage, and the
+    end."""
     with (folder / PASSAGES).open("wb") as file, (folder / OFFSETS).open("wb") as offsets:
         offsets.write(_OFFSET.pack(0))
         for passage in progress(passages, "reading passages"):
@@ -159,7 +163,7 @@ class PassageFile:
     """The passages of an index folder by number, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ValueError for files that do not fit each other."""
+        """Open the passages of a folder. Raises ValueError for files that do not fit each other."""
         self._folder = folder
         self._offsets = np.memmap(folder / OFFSETS, dtype=_OFFSET.format, mode="r").view(np.ndarray)
         with (folder / PASSAGES).open("rb") as file:
@@ -171,8 +175,8 @@ class PassageFile:
         return len(self._offsets) - 1
 
     def __iter__(self) -> Iterator[Passage]:
-        """All of them in order, read rather than mapped: what is mapped and read counts as memory
-        of the process."""
+        """Yield all passages in order, read rather than mapped: what is mapped and read counts as
+        memory of the process."""
         with (self._folder / PASSAGES).open("rb") as file:
             for number, line in enumerate(file):
                 yield self._parse(line, number)

@@ -120,8 +120,8 @@ def _asked(body: bytes) -> _SearchR1 | _AutoCoA:
 
 
 def create_app(index: SearchIndex) -> Starlette:
-    """The server as an ASGI application. It searches on as many threads as there are processors:
-    more would only keep the thread that reads requests from its turn."""
+    """Create the server as an ASGI application. It searches on as many threads as there are
+    processors: more would only keep the thread that reads requests from its turn."""
     at_once = anyio.CapacityLimiter(os.cpu_count() or 1)
 
     async def retrieve(request: Request) -> JSONResponse:

@@ -12,7 +12,8 @@ from fieldcraft.types import UserError
 
 
 def search_function(retrieve: Callable[[str], Awaitable[Sequence[Passage]]]) -> FunctionTool:
-    """The tool `search` over anything that finds passages: one name, schema and text for all."""
+    """Make the tool `search` over anything that finds passages: one name, schema and text for
+    all."""
 
     async def search(query: str) -> str:
         """Search a collection of documents; returns the passages that fit best.
@@ -33,7 +34,7 @@ class SearchTool:
     """
 
     def __init__(self, index: SearchIndex, topk: int = 3) -> None:
-        """Raises UserError when `topk` is less than 1."""
+        """Raise UserError when `topk` is less than 1."""
         if topk < 1:
             raise UserError(f"topk must be at least 1, not {topk}.")
 
@@ -45,5 +46,5 @@ class SearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """The passages for `query` as text, `No result.` when there is none."""
+        """Search, and return the passages for `query` as text, `No result.` when there is none."""
         return await self._function(**arguments)

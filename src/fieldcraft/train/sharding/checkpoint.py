@@ -26,7 +26,7 @@ from fieldcraft.train.sharding.state import Kept
 
 @final
 class Writer:
-    """Writes the checkpoints of a rank, one at a time, beside training."""
+    """A writer of the checkpoints of a rank, one at a time, beside training."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -34,7 +34,7 @@ class Writer:
         self._last: Future[None] | None = None
 
     def save(self, kept: Mapping[str, Kept], draft: Path, target: Path) -> None:
-        """See `Rank.save`. Returns when all tensors are copied."""
+        """Save as `Rank.save` does. Returns when all tensors are copied."""
         with writing(target), causes():
             written: Any = async_save(
                 {name: each.tensors() for name, each in kept.items()},
@@ -50,7 +50,8 @@ class Writer:
             last.result()
 
     def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
-        """Into the tensors of what is trained. Raises UserError for a damaged checkpoint."""
+        """Load a checkpoint into the tensors of what is trained. Raises UserError for a damaged
+        checkpoint."""
         with reading(folder, remedy(folder, put_aside(folder))), causes():
             load(
                 {name: each.tensors() for name, each in kept.items()},
@@ -62,7 +63,7 @@ class Writer:
         self._thread.shutdown()
 
     def _finish(self, written: Future[Any], draft: Path, target: Path) -> None:
-        """Rank 0 knows of its own part only when all parts are written."""
+        """Finish a checkpoint: rank 0 knows of its own part only when all parts are written."""
         with writing(target), causes():
             written.result()
         if self.mesh.rank == 0:
@@ -71,7 +72,7 @@ class Writer:
 
 @contextmanager
 def causes() -> Iterator[None]:
-    """What torch collects of all ranks becomes what went wrong in the first of them."""
+    """Turn what torch collects of all ranks into what went wrong in the first of them."""
     try:
         yield
     except CheckpointException as error:  # it is no Exception

@@ -25,7 +25,7 @@ Group = distributed.ProcessGroup
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a rank holds of a packed line: n of N tokens, and t of the T that are trained.
+    """The part of a packed line that a rank holds: n of N tokens, and t of the T that are trained.
 
     `runs` are those of the whole line, cut at the borders of the pieces, and `mine` are the places
     of those that lie here, in their order. `own_T` are the trained tokens that are predicted here,
@@ -41,7 +41,7 @@ class Part:
     group: Group
 
     def gather(self, parts: Tensor) -> Tensor:
-        """The whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
+        """Gather the whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
         count = self.group.size()
         early_late: list[tuple[Tensor, Tensor]] = [
             each.chunk(2, -2) for each in _Gather.apply(parts, self.group).unbind(0)
@@ -51,7 +51,8 @@ class Part:
         return torch.cat([*early, *late], -2)
 
     def join(self, values_t: Tensor, count: int) -> Tensor:
-        """Values of all T trained tokens of those that were computed here: [t, ...] to [T, ...]."""
+        """Join the values of all T trained tokens from those that were computed here: [t, ...] to
+        [T, ...]."""
         if self.group.size() == 1:
             return values_t
         found: Tensor = _Join.apply(values_t, self.own_T.to(values_t.device), count, self.group)
@@ -59,7 +60,8 @@ class Part:
 
 
 def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
-    """What a rank of a group holds of a packed batch; all of it where it is alone."""
+    """Return the part that a rank of a group holds of a packed batch; all of it where it is
+    alone."""
     count = group.size()
     if count == 1:
         every, own_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
@@ -82,8 +84,9 @@ def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
 
 
 def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
-    """Runs that cross no multiple of `size`. A worked example: with a size of 4, the run from 2 to
-    9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before it."""
+    """Yield the runs that cross no multiple of `size`. A worked example: with a size of 4, the run
+    from 2 to 9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before
+    it."""
     last: list[int] = []  # the place of the last part of each run
     made = 0
     for run in runs:
@@ -96,7 +99,8 @@ def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
 
 
 class _Gather(torch.autograd.Function):
-    """[...] on each of C ranks gives [C, ...] on all of them. Gradients are added up in float32."""
+    """A gather with gradients: [...] on each of C ranks gives [C, ...] on all of them. Gradients
+    are added up in float32."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:

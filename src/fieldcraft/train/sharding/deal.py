@@ -1,4 +1,4 @@
-"""Which rank trains on which units: as many tokens for each, and what begins alike together."""
+"""The units that each rank trains on: as many tokens for each, and what begins alike together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ EVEN = 1.05  # the most that a rank has, as a multiple of what it would have if 
 
 
 def deal(units: Sequence[Unit], ranks: int) -> list[list[Unit]]:
-    """The units of each rank. Every unit is somewhere, and none twice.
+    """Deal the units to the ranks, and return those of each. Every unit is somewhere, and none
+    twice.
 
     Units that begin alike are a block, and blocks are dealt to the rank that has the fewest tokens,
     the largest first. While a rank has too many, the largest block of its is halved: where other
@@ -50,24 +51,25 @@ class _Line:
         ]
 
     def blocks(self) -> Iterator[range]:
-        """Neighbours that begin alike."""
+        """Yield the neighbours that begin alike."""
         borders = [place for place, shared in enumerate(self._shared) if not shared]
         for start, end in pairwise([*borders, len(self.units)]):
             yield range(start, end)
 
     def tokens(self, places: Sequence[int]) -> int:
-        """That a rank computes of the units in these places, which are in order. Two units have in
-        common what all have that stand between them."""
+        """Return the number of tokens that a rank computes of the units in these places, which are
+        in order. Two units have in common what all have that stand between them."""
         common = (min(self._shared[a + 1 : b + 1]) for a, b in pairwise(places))
         return sum(self._alone[place] for place in places) - sum(common)
 
     def places(self, blocks: Sequence[range]) -> list[int]:
-        """Of all units of the blocks, in order."""
+        """Return the places of all units of the blocks, in order."""
         return sorted(place for block in blocks for place in block)
 
 
 def _deal(line: _Line, blocks: Sequence[range], ranks: int) -> list[list[range]]:
-    """The blocks of each rank: the largest first, each to the one with the fewest tokens so far."""
+    """Deal blocks to the ranks: the largest first, each to the one with the fewest tokens so
+    far."""
     owners: list[list[range]] = [[] for _ in range(ranks)]
     sizes = [0] * ranks
     for block in sorted(blocks, key=line.tokens, reverse=True):

@@ -40,7 +40,7 @@ class Root(nn.Module):
 
 
 def shard_head(head: nn.Module, mesh: Mesh) -> None:
-    """A layer that stands alone, in float32."""
+    """Shard a layer that stands alone, in float32."""
     fully_shard(head, mesh=mesh.shards)
     sum_up(head)
 
@@ -52,7 +52,7 @@ def drop_whole(root: nn.Module) -> None:
 
 
 def sum_up(root: nn.Module) -> None:
-    """Gradients are sums over the ranks. gloo can only add; NCCL too then divides by nothing."""
+    """Let gradients be sums over the ranks. gloo can only add; NCCL too then divides by nothing."""
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

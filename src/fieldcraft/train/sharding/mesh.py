@@ -22,7 +22,7 @@ PATIENCE = timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which rank a process is. Ranks that follow one another hold the parts of one micro-batch.
+    """The rank of a process. Ranks that follow one another hold the parts of one micro-batch.
 
     Args:
         rank: of this process, from 0.
@@ -44,7 +44,7 @@ class Place:
 
 @final
 class Mesh:
-    """This process among the others. All of them make one at the same time.
+    """Place of this process among the others. All of them make one at the same time.
 
     Raises UserError if the others cannot be reached.
     """
@@ -88,18 +88,18 @@ class Mesh:
 
     @property
     def part(self) -> int:
-        """Of a micro-batch, that this rank holds."""
+        """Part of a micro-batch that this rank holds."""
         return self.rank % self.context
 
     def most(self, number: int) -> int:
-        """The largest of the numbers that the ranks give."""
+        """Return the largest of the numbers that the ranks give."""
         found = torch.tensor(number, device=self.device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return int(found)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The block runs in one rank of a machine after the other, because it needs memory that is
+        """Run the block in one rank of a machine after the other, because it needs memory that is
         free behind it. All ranks enter it; one of them may raise."""
         for _ in range(self.turn):
             distributed.barrier(self.beside)

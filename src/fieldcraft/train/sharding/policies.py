@@ -23,9 +23,9 @@ CPU = torch.device("cpu")
 def load_policy(
     folder: Path, dtype: Dtype, lora: Lora | None, seed: int = 0, adapter: Path | None = None
 ) -> tuple[Any, Adapter | None]:
-    """The model that a policy begins with, in the memory of the CPU, and with `lora` an adapter on
-    it, new or that of a folder. All that is trained is in float32, the model below an adapter in
-    `dtype`. Raises UserError for a folder that cannot be read."""
+    """Load the model that a policy begins with, in the memory of the CPU, and with `lora` an
+    adapter on it, new or that of a folder. All that is trained is in float32, the model below an
+    adapter in `dtype`. Raises UserError for a folder that cannot be read."""
     if lora is None:
         return load_model(folder, CPU), None
     model = load_model(folder, CPU, dtype)
@@ -35,7 +35,7 @@ def load_policy(
 def read_policy(
     checkpoint: Path, start: Path, dtype: Dtype, lora: Lora | None, name: str = "policy"
 ) -> tuple[Any, Adapter | None]:
-    """The policy that a checkpoint of shards holds under a name, as `load_policy` returns it.
+    """Read the policy that a checkpoint of shards holds under a name, as `load_policy` returns it.
     `start` is the model that it began with. It needs no ranks.
 
     Raises UserError for a checkpoint that is damaged, or of another policy.

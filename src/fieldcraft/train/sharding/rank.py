@@ -1,4 +1,4 @@
-"""What runs in the process of a rank: its shards of every model, and its shares of every step.
+"""The process of a rank: its shards of every model, and its shares of every step.
 
 All ranks are called alike, each with its own share: they compute together. What one of them refuses
 with a `UserError` all of them refuse, and the weights are untouched.
@@ -80,7 +80,8 @@ class Rank:
         top_k: int | None,
         look: Look,
     ) -> Answer:
-        """See `Trainer.step`; `done` is that of the driver, `teacher` the name of a model here."""
+        """Run a step as `Trainer.step` does; `done` is that of the driver, `teacher` the name of a
+        model here."""
         policy: Trainer = self.models[name]
         policy.done = done
         guide = None if teacher is None else Guide(self.models[teacher], top_k)
@@ -91,28 +92,28 @@ class Rank:
     def fill_logprobs(
         self, name: str, units: Sequence[Unit], field: str, temperature: float
     ) -> Answer:
-        """See `Trainer.fill_logprobs`."""
+        """Fill log-probabilities as `Trainer.fill_logprobs` does."""
         return self._answer(
             units, lambda: self.models[name].fill_logprobs(units, field, temperature)
         )
 
     def step_critic(self, name: str, units: Sequence[Unit], done: int, total: float) -> Answer:
-        """See `Critic.step`."""
+        """Run a step as `Critic.step` does."""
         critic: Critic = self.models[name]
         critic.done = done
         return self._answer(units, lambda: critic.step(units, total))
 
     def fill_values(self, name: str, units: Sequence[Unit]) -> Answer:
-        """See `Critic.fill_values`."""
+        """Fill values as `Critic.fill_values` does."""
         return self._answer(units, lambda: self.models[name].fill_values(units))
 
     def drop_gradients(self, name: str) -> None:
-        """See `Trainer.drop_gradients`."""
+        """Free gradients as `Trainer.drop_gradients` does."""
         self.models[name].drop_gradients()
 
     def write(self, name: str, folder: Path) -> None:
-        """The model as transformers loads it, or its adapter as PEFT does, by rank 0, in whose
-        memory it is whole."""
+        """Write the model as transformers loads it, or its adapter as PEFT does, by rank 0, in
+        whose memory it is whole."""
         policy: Trainer = self.models[name]
         kept, first = self.kept[name], self.mesh.rank == 0
         if policy.adapter is None:
@@ -172,7 +173,8 @@ class Rank:
     def _answer(
         self, units: Sequence[Unit], act: Callable[[], Mapping[str, float] | None]
     ) -> Answer:
-        """What the ranks of one micro-batch all know is answered by the first of them."""
+        """Return the answer of a call. The first rank of a micro-batch gives what all of its ranks
+        know."""
         samples = [sample for unit in units for sample in unit]
         before = [_arrays(sample) for sample in samples]
         row = act() or {}
@@ -186,7 +188,7 @@ def _arrays(sample: Sample) -> dict[str, Floats]:
 
 
 def _written(before: Mapping[str, Floats], sample: Sample) -> dict[str, Floats]:
-    """The fields of a sample that are others than before."""
+    """Return the fields of a sample that have changed."""
     return {name: now for name, now in _arrays(sample).items() if now is not before[name]}
 
 

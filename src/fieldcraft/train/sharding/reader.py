@@ -1,4 +1,4 @@
-"""Reads checkpoints of shards as data: torch's own reader would run whatever their index names."""
+"""A reader of checkpoints of shards as data: torch's own would run whatever their index names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES: Mapping[str, frozenset[str]] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Raises UnpicklingError for whatever is no part of an index."""
+        """Find a class of an index. Raises UnpicklingError for whatever is no part of one."""
         of_tensors = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not of_tensors and name not in _NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run anything")
@@ -37,7 +37,7 @@ class _Unpickler(pickle.Unpickler):
 
 @final
 class ShardReader(FileSystemReader):
-    """Reads a folder, of others as well, without running anything of it.
+    """A reader of a folder, of others as well, that runs nothing of it.
 
     Raises UnpicklingError for an index that names what it does not need: torch would report one
     that it meets later as a file that is missing.
@@ -51,7 +51,7 @@ class ShardReader(FileSystemReader):
             raise pickle.UnpicklingError("its index lists no tensors")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The index, as torch asks for it."""
+        """Read the index, as torch asks for it."""
         found = self._found
         found.storage_meta = found.storage_meta or StorageMeta()
         found.storage_meta.load_id = self.load_id

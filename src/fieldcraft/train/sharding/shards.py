@@ -23,8 +23,9 @@ from fieldcraft.train.weights import Weights
 
 @final
 class Shards:
-    """Obeys `train.spread.Spread`. All ranks do the same things in the same order, each with its
-    own share of the units; those that share a micro-batch have the same share."""
+    """The weights and tokens of a rank; obeys `train.spread.Spread`. All ranks do the same things
+    in the same order, each with its own share of the units; those that share a micro-batch have the
+    same share."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -43,7 +44,7 @@ class Shards:
         return Weights(parameters, None, () if head is None else head.parameters())
 
     def batches(self, units: Sequence[Unit], micro_tokens: int) -> Iterator[PackedBatch]:
-        """As many as the rank with the most has. What is missing is `idle`."""
+        """Yield as many micro-batches as the rank with the most has. What is missing is `idle`."""
         room = micro_tokens * self.mesh.context
         found = list(micro_batches(units, room)) if units else []
         missing = self.mesh.most(len(found)) - len(found)
@@ -63,7 +64,7 @@ class Shards:
         return hidden_nH[part.from_t.to(device)]
 
     def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
-        """By the whole weights, of which the output layer has its own."""
+        """Compute logits by the whole weights, of which the output layer has its own."""
         [hidden_nH] = self._roots[model](input_ids=ids_n[None], use_cache=False)
         return layer(hidden_nH)
 
@@ -77,19 +78,19 @@ class Shards:
         return value.full_tensor() if isinstance(value, DTensor) else value
 
     def forget(self) -> None:
-        """The weights have changed in another way than by a step: what is whole of them is old."""
+        """Forget what is whole of the weights, which have changed in another way than by a step."""
         for root in self._roots.values():
             drop_whole(root)
 
     def _part(self, batch: PackedBatch) -> Part:
-        """What this rank holds of a micro-batch; it is asked for several times."""
+        """Return the part that this rank holds of a micro-batch; it is asked for several times."""
         if self._last is None or self._last[0] is not batch:
             self._last = (batch, part_of(batch, self.mesh.part, self.mesh.together))
         return self._last[1]
 
 
 def idle_batch() -> PackedBatch:
-    """A pair of two tokens each, which every objective can be computed of."""
+    """Return an idle batch of two tokens each, which every objective can be computed of."""
     ids, weight = np.zeros(2, np.int64), np.array([0, 1], np.float32)
     zeros = np.zeros(2, np.float32)
     pair = [Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What a rank makes its models from, and what it answers: plain values that can be sent."""
+"""The specs that a rank makes its models from, and its answers: plain values that can be sent."""
 
 from __future__ import annotations
 

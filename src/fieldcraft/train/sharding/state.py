@@ -1,4 +1,4 @@
-"""What there is to keep of a learner in shards: its weights and the moments of its optimiser."""
+"""The state of a learner in shards: its weights and the moments of its optimiser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Kept:
 
     @classmethod
     def of(cls, learner: Learner, *modules: nn.Module) -> Self:
-        """To be called before a module runs: afterwards the weights of a layer may be whole."""
+        """Collect the weights of a learner. To be called before a module runs: afterwards the
+        weights of a layer may be whole."""
         found: dict[str, Any] = {}
         for module in modules:
             found |= module.state_dict(keep_vars=True)
@@ -31,7 +32,7 @@ class Kept:
 
     @property
     def trained(self) -> dict[str, Tensor]:
-        """The weights that are trained, each by the first of its names."""
+        """Weights that are trained, each by the first of its names."""
         masters = {id(master) for master in self.learner.weights.masters}
         first: dict[int, str] = {}
         for name, weight in self.weights.items():
@@ -39,14 +40,15 @@ class Kept:
         return {name: self.weights[name] for i, name in first.items() if i in masters}
 
     def tensors(self) -> dict[str, Any]:
-        """What a checkpoint holds, as tensors that share their memory with what is trained."""
+        """Return the tensors of a checkpoint, which share their memory with what is trained."""
         adamw = self.learner.adamw
         moments = {name: _moments(adamw, weight) for name, weight in self.trained.items()}
         return {"weights": self.trained, "moments": moments}
 
 
 def _moments(adamw: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """AdamW's of one weight; those that it would begin with, if it has made no step."""
+    """Return AdamW's moments of one weight; those that it would begin with, if it has made no
+    step."""
     if weight not in adamw.state:
         adamw.state[weight] = {
             "step": torch.zeros((), device=weight.device),
@@ -59,8 +61,8 @@ def _moments(adamw: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def gathered(weights: Mapping[str, Tensor], here: bool) -> dict[str, Tensor]:
-    """Whole weights in the memory of the CPU, where they are wanted; one after the other, so that a
-    device holds one at a time. All ranks take part."""
+    """Gather whole weights in the memory of the CPU, where they are wanted, one after the other, so
+    that a device holds one at a time. All ranks take part."""
     whole: dict[int, Tensor] = {}
     for weight in weights.values():
         if id(weight) not in whole:

@@ -1,4 +1,4 @@
-"""The driver's side of training in shards: what looks like a trainer asks all ranks."""
+"""The driver's side of training in shards: a trainer that asks all ranks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ShardedTrainer(ShardedReader):
         guide: Guide | None = None,
         look: Look = nobody_looks,
     ) -> dict[str, float]:
-        """See `Trainer.step`; the model of a guide is a `ShardedReader`."""
+        """Run a step as `Trainer.step` does; the model of a guide is a `ShardedReader`."""
         teacher = (None, None) if guide is None else (guide.model.name, guide.top_k)
         rest = (self.done, objective, total, temperature, *teacher, look)
         row = self._shared("step", units, lambda hand: (self.name, hand, *rest))
@@ -121,7 +121,7 @@ class ShardedTrainer(ShardedReader):
         return said_by_policy(self, load_config(self.spec.folder), self.spec.dtype)
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
-        """Of all that the ranks train, critics included. Returns when the ranks may go on."""
+        """Save all that the ranks train, critics included. Returns when the ranks may go on."""
         self.settle()
         if target.exists():  # as it was being written when it was asked for again
             return
@@ -167,7 +167,8 @@ class ShardedCritic(_Asking):
         self._all("drop_gradients", self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights are in the ranks' own checkpoint."""
+        """Return the number of steps behind the critic. Its weights are in the ranks' own
+        checkpoint."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,14 +176,14 @@ class ShardedCritic(_Asking):
 
 
 def make_reader(ranks: Ranks, name: str, spec: ReaderSpec | StartSpec) -> ShardedReader:
-    """A model to read, such as the reference of a KL or a teacher. Raises UserError as `Rank.make`
-    does."""
+    """Make a model to read, such as the reference of a KL or a teacher. Raises UserError as
+    `Rank.make` does."""
     ranks.call("make", [(name, spec)] * ranks.count)
     return ShardedReader(ranks, name)
 
 
 def together(answers: Sequence[Answer]) -> dict[str, float]:
-    """The metrics of all shares as those of the whole step."""
+    """Combine the metrics of all shares into those of the whole step."""
     names = dict.fromkeys(name for answer in answers for name in answer.row)
     return {
         name: answers[0].row[name]

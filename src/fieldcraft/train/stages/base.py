@@ -1,4 +1,4 @@
-"""What a type of stage is.
+"""The type of a stage.
 
 The built-in ones are beside this file, one each; a user's own is found as `module:Name` and is
 treated the same.
@@ -39,11 +39,13 @@ class Data(Protocol):
     def dialect(self) -> Dialect: ...
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        """At most `count` demonstrations of a data set. Raises UserError if there is none."""
+        """Return at most `count` demonstrations of a data set. Raises UserError if there is
+        none."""
         ...
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        """What filters leave of at most `count` of them. Raises UserError if that is nothing."""
+        """Return the demonstrations that filters leave of at most `count` of them. Raises UserError
+        if that is nothing."""
         ...
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]: ...
@@ -51,26 +53,27 @@ class Data(Protocol):
     def training_questions(self) -> Sequence[Task]: ...
 
     def plan(self, task: Task) -> str:
-        """A way to the answer of a question, in words. Raises UserError where none is known."""
+        """Return a way to the answer of a question, in words. Raises UserError where none is
+        known."""
         ...
 
 
 class Material(Data, Protocol):
-    """What a run gives a stage to be made of."""
+    """The things that a run gives a stage to be made of."""
 
     @property
     def name(self) -> str:
-        """Of the stage."""
+        """Name of the stage."""
         ...
 
     @property
     def seed(self) -> int:
-        """Of the stage: no two stages of a run draw the same questions and rollouts."""
+        """Seed of the stage: no two stages of a run draw the same questions and rollouts."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Of the stage, for what it keeps there."""
+        """Folder of the stage, for what it keeps there."""
         ...
 
     @property
@@ -78,51 +81,53 @@ class Material(Data, Protocol):
 
     @property
     def threads_beside_sampling(self) -> int:
-        """Of a CPU, for training while the engine samples."""
+        """Threads of a CPU, for training while the engine samples."""
         ...
 
     def trainer(self, optim: Optim, steps: int) -> Learning:
-        """On the model that the stage starts from: all its weights, or an adapter."""
+        """Make a trainer on the model that the stage starts from: all its weights, or an
+        adapter."""
         ...
 
     def reader(self, stage: str | None, optim: Optim) -> Reference:
-        """A model to read: that of an earlier stage, or a second copy of the one that the stage
-        starts from (None), in the type of weights that are only read."""
+        """Make a model to read: that of an earlier stage, or a second copy of the one that the
+        stage starts from (None), in the type of weights that are only read."""
         ...
 
     def checkpoint(self, folder: Path, optim: Optim) -> Reference:
-        """A model of another origin to read, in the same type. Raises UserError for one that has
-        another tokenizer."""
+        """Make a model of another origin to read, in the same type. Raises UserError for one that
+        has another tokenizer."""
         ...
 
     def critic(self, settings: Rl, trainer: Learning) -> Valuing:
-        """On the model of the trainer, or on a second copy of the one that the stage starts
-        from."""
+        """Make a critic on the model of the trainer, or on a second copy of the one that the stage
+        starts from."""
         ...
 
     def environment(self) -> ToolEnvironment:
-        """With the tools of the recipe."""
+        """Return an environment with the tools of the recipe."""
         ...
 
     @property
     def play(self) -> Play | None:
-        """What plays rollouts in an environment of others; None where they are played with the
-        tools of the recipe."""
+        """Player of rollouts in an environment of others; None where they are played with the tools
+        of the recipe."""
         ...
 
     def engine(self, trainer: Learning) -> PolicyEngine:
-        """An engine that samples from what is trained."""
+        """Make an engine that samples from what is trained."""
         ...
 
     def frozen_engine(self, stage: str | None) -> PolicyEngine:
-        """An engine that samples from the model of an earlier stage, or from the one that the stage
-        starts from (None)."""
+        """Make an engine that samples from the model of an earlier stage, or from the one that the
+        stage starts from (None)."""
         ...
 
     def rubric(self, settings: Rl) -> Rubric: ...
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
-        """How true simulated observations are, as metrics; empty where it cannot be told."""
+        """Measure how true simulated observations are, as metrics; empty where it cannot be
+        told."""
         ...
 
 
@@ -146,21 +151,21 @@ class StageType(ABC):
 
     @abstractmethod
     async def step(self, number: int) -> Row:
-        """Do step `number`, counted from 0, and return its metrics, `tokens` among them: how many
+        """Run step `number`, counted from 0, and return its metrics, `tokens` among them: how many
         were computed."""
 
     def idle(self, row: Row) -> str | None:
-        """Why the step of these metrics had not one token to train, and what to do about it; None
-        where it had some. A stage that is idle for too long is stopped."""
+        """Return the reason why the step of these metrics had not one token to train, and what to
+        do about it; None where it had some. A stage that is idle for too long is stopped."""
         return None
 
     def notice(self, rows: Sequence[Row]) -> str | None:
-        """What the reader is told after the last of these steps, which are all so far; None where
-        there is nothing to say."""
+        """Return a message for the reader after the last of these steps, which are all so far; None
+        where there is nothing to say."""
         return None
 
     def state_dict(self) -> Row:
-        """What a checkpoint keeps beside the trainer."""
+        """Return the state that a checkpoint keeps beside the trainer."""
         return {}
 
     def load_state_dict(self, state: Row) -> None:
@@ -169,9 +174,10 @@ class StageType(ABC):
             raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
 
     async def close(self) -> None:  # noqa: B027 - most stages open nothing
-        """Called when the stage has ended, however it did: close what `open` opened."""
+        """Close what `open` opened. It is called when the stage has ended, however it did."""
 
     @classmethod
     def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        """What would go wrong, a sentence each; what was looked at goes to `notes`."""
+        """Yield the problems that would come up, a sentence each; what was looked at goes to
+        `notes`."""
         yield from ()

@@ -28,7 +28,7 @@ class ContrastiveStage(SupervisedStage):
     def over(
         cls, trainer: Learning, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
     ) -> Self:
-        """The stage over pairs whose last segments differ."""
+        """Make a stage over pairs whose last segments differ."""
         units = [(_last_segment(chosen), _last_segment(rejected)) for chosen, rejected in pairs]
         return cls(trainer, units, Contrastive(alpha=alpha), batch, seed)
 
@@ -42,7 +42,8 @@ class ContrastiveStage(SupervisedStage):
 
 
 def _last_segment(trajectory: Trajectory) -> Sample:
-    """Only the step itself is compared; the shared prefix carries no weight."""
+    """Return a sample in which only the step itself is compared; the shared prefix carries no
+    weight."""
     sample = to_samples(trajectory, {Author.POLICY})[-1]
     sample.weight[: len(context(trajectory)) - len(trajectory.segments[-1].ids)] = 0.0
     return sample

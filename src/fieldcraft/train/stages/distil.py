@@ -38,12 +38,14 @@ class DistilStage(RlStage):
         return partial(Distiller, teacher=Teacher(model=model, prompt=prompt))
 
     def notice(self, rows: Sequence[Row]) -> str | None:
-        """Rollouts of equal reward teach, too: the teacher scores them."""
+        """Return nothing to tell: rollouts of equal reward teach, too, because the teacher scores
+        them."""
         return None
 
     @classmethod
     def problems(cls, settings: Distil, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        """A teacher that cannot score the student's tokens, or has nothing to be shown."""
+        """Yield a problem for a teacher that cannot score the student's tokens, or has nothing to
+        be shown."""
         if settings.reward_weight:
             yield from super().problems(settings, name, data, notes)
         folder, shown = settings.teacher.checkpoint, settings.teacher.shown
@@ -68,7 +70,8 @@ class DistilStage(RlStage):
 def _teacher_model(
     settings: Distil, material: Material, trainer: Learning, reference: Reference | None
 ) -> Reference:
-    """The reference of a KL is the model as the stage begins, too: it serves for both."""
+    """Return the teacher's model. The reference of a KL is the model as the stage begins, too, so
+    it serves for both."""
     teacher = settings.teacher
     if teacher.is_self:
         return reference or model_at_start(settings, material, trainer)

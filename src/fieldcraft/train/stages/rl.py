@@ -31,7 +31,8 @@ FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that 
 
 
 class RlStage(StageType):
-    """One policy that is sampled and trained, in turns or, by a `Stream`, at the same time.
+    """A stage of one policy that is sampled and trained, in turns or, by a `Stream`, at the same
+    time.
 
     `learner` makes the learner. `fidelity` measures the rollouts of a simulated step. `keep` is
     given a group of a few steps, and `note` the times of every step, to be looked at later.
@@ -125,7 +126,7 @@ class RlStage(StageType):
     def learner_type(
         cls, settings: Any, material: Material, trainer: Learning, reference: Reference | None
     ) -> Callable[..., PolicyLearner]:
-        """What makes the learner of the fields of a `PolicyLearner`."""
+        """Return a factory that makes the learner of the fields of a `PolicyLearner`."""
         return PolicyLearner
 
     async def step(self, number: int) -> Row:
@@ -164,14 +165,14 @@ class RlStage(StageType):
         return row
 
     def _learner(self, number: int) -> PolicyLearner:
-        """The learner of step `number`, which knows its budget."""
+        """Return the learner of step `number`, which knows its budget."""
         if not self.settings.budget:
             return self.learner
         total = self.sampler.limits_at(number).total_tokens
         return replace(self.learner, total_tokens=total)
 
     def _stop_at_gap(self, row: Row) -> None:
-        """Raises UserError where the sampler was another policy than the one that was trained."""
+        """Raise UserError where the sampler was another policy than the one that was trained."""
         gap, most = row.get("sampler_gap", 0.0), self.settings.max_sampler_gap
         if gap > most:
             raise UserError(
@@ -187,7 +188,8 @@ class RlStage(StageType):
             await self.sampler.remote.endpoint.close()
 
     def idle(self, row: Row) -> str | None:
-        """Rollouts of equal reward are no such reason: they may differ in the next step."""
+        """Return the reason why a step had nothing to train. Rollouts of equal reward are no such
+        reason: they may differ in the next step."""
         if "loss" in row:
             return None
         if row["policy_tokens_mean"] == 0:
@@ -203,8 +205,9 @@ class RlStage(StageType):
         return None
 
     def notice(self, rows: Sequence[Row]) -> str | None:
-        """That rollouts ended in an exception, that the policy has moved far from the sampler, and
-        that rollouts have not differed for a while, where only differences are learnt from."""
+        """Return a message that rollouts ended in an exception, that the policy has moved far from
+        the sampler, or that rollouts have not differed for a while, where only differences are
+        learnt from."""
         s, name = self.settings, self.sampler.name
         said = [failures(rows, s.steps, name), drift(rows, s, name)]
         if s.baseline in ("group", "others"):
@@ -229,7 +232,7 @@ class RlStage(StageType):
 
     @classmethod
     def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        """What would leave it without a signal."""
+        """Yield the problems that would leave it without a signal."""
         if settings.group < 2 and settings.baseline in ("group", "others"):
             yield (
                 f"stage '{name}' has group={settings.group}: an advantage compares rollouts of one"
@@ -258,12 +261,12 @@ def questions_of(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
 
 
 def model_at_start(settings: Rl, material: Material, trainer: Learning) -> Reference:
-    """The model as the stage begins, to be read while another one is trained."""
+    """Return the model as the stage begins, to be read while another one is trained."""
     return trainer.at_start() or material.reader(None, settings.optim)
 
 
 def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kept]:
-    """The first group whose rewards differ, or the first one."""
+    """Return the rollouts of the first group whose rewards differ, or of the first one."""
     place = next((place for place, group in enumerate(groups) if not equal(group)), 0)
     return [
         _kept(number, trajectory, told)
@@ -280,7 +283,8 @@ def _kept(number: int, trajectory: Trajectory, told: Told | None) -> Kept:
 
 
 async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
-    """A run that is resumed gets the same replies again, and pays for none twice."""
+    """Open the simulator of an endpoint. A run that is resumed gets the same replies again, and
+    pays for none twice."""
     if settings.endpoint is None:
         return None
     endpoint = await open_endpoint(settings.endpoint, material.folder / "simulator.sqlite")
@@ -291,9 +295,9 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
 
 
 def make_watch(stage: Rl, verdicts: Collection[str] = (VERDICT,)) -> Watch | None:
-    """What a collapse of a stage is. The verdict is watched where it is rewarded; where something
-    else is, it may fall for good reasons, and the reward is watched. `verdicts` are the rewards
-    that grade the questions of the stage."""
+    """Make the watch for a collapse of a stage. The verdict is watched where it is rewarded; where
+    something else is, it may fall for good reasons, and the reward is watched. `verdicts` are the
+    rewards that grade the questions of the stage."""
     if stage.collapse_share is None:
         return None
     rewarded = not {short(name) for name in stage.rewards}.isdisjoint({CORRECT, *verdicts, *FOLLOW})

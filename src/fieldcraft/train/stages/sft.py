@@ -33,7 +33,7 @@ class SftStage(SupervisedStage):
         batch: int,
         seed: int,
     ) -> Self:
-        """The stage over trajectories. Raises UserError if one has no token of the authors."""
+        """Make a stage over trajectories. Raises UserError if one has no token of the authors."""
         units = [_unit(t, train_on) for t in trajectories]
         for unit, trajectory in zip(units, trajectories, strict=True):
             if not unit:
@@ -64,12 +64,12 @@ class SftStage(SupervisedStage):
 
 
 def _unit(trajectory: Trajectory, train_on: Collection[Author]) -> Unit:
-    """The chains with a token to train."""
+    """Return the samples of the chains with a token to train."""
     return tuple(s for s in to_samples(trajectory, train_on) if s.weight.any())
 
 
 def examples(settings: Sft, data: Data) -> Sequence[Trajectory]:
-    """The data set of a stage, through its filters if it has some."""
+    """Read the data set of a stage, through its filters if it has some."""
     if settings.filters:
         return data.filtered(settings.data, settings.examples, settings.filters)
     return data.trajectories(settings.data, settings.examples)

@@ -1,4 +1,4 @@
-"""What stages over a data set share."""
+"""The base of stages over a data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fieldcraft.types import Trajectory
 
 
 class SupervisedStage(StageType):
-    """Steps over units of samples, in shuffled epochs.
+    """A stage of steps over units of samples, in shuffled epochs.
 
     Args:
         trainer: what is trained.
@@ -45,14 +45,14 @@ class SupervisedStage(StageType):
         return {**metrics, "tokens": sum(len(sample) for unit in chosen for sample in unit)}
 
     def divisor(self, chosen: Sequence[Unit]) -> float:
-        """What the loss is divided by: the weight of the batch."""
+        """Return the divisor of the loss: the weight of the batch."""
         return sum(float(sample.weight.sum()) for unit in chosen for sample in unit)
 
 
 def length_problems(
     name: str, found: Sequence[Trajectory], data: Data, notes: list[str]
 ) -> Iterator[str]:
-    """Examples that are longer than a rollout may be."""
+    """Yield a problem for the examples that are longer than a rollout may be."""
     limit = data.recipe.budget.total_tokens
     if not found:
         yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
@@ -69,7 +69,7 @@ def length_problems(
 
 
 def few_problems(name: str, found: Sequence[Any], batch: int) -> Iterator[str]:
-    """A data set smaller than a batch."""
+    """Yield a problem for a data set smaller than a batch."""
     if len(found) < batch:
         yield (
             f"stage '{name}' has {len(found)} demonstrations, fewer than one batch of"

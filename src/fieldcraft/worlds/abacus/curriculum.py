@@ -62,9 +62,9 @@ class Curriculum:
     mistakes: float = MISTAKES  # see `team_demonstration`
 
     def base(self, count: int) -> list[Trajectory]:
-        """Texts of the base model. It learns to answer with small numbers in its head (half of the
-        questions have one step), what is too large for it, and to read: it gets notes, and then
-        says what is in them, in any order. It never sees a program."""
+        """Return the texts of the base model. It learns to answer with small numbers in its head
+        (half of the questions have one step), what is too large for it, and to read: it gets notes,
+        and then says what is in them, in any order. It never sees a program."""
         rng = random.Random(f"base:{self.seed}")
         abacus = Abacus(Notebook({}, {}), heldout=False)
         sums = single_sums()
@@ -79,11 +79,12 @@ class Curriculum:
         ]
 
     def encoded(self, data: str, count: int) -> list[Trajectory]:
-        """A set of demonstrations as trajectories."""
+        """Return a set of demonstrations as trajectories."""
         return [self._encode(*each) for each in self.shown(data, count)]
 
     def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
-        """The questions and steps of a set of demonstrations, each answered in a way of its own."""
+        """Return the questions and steps of a set of demonstrations, each answered in a way of its
+        own."""
         ways: Mapping[str, Way] = {
             "demonstrations": self._briefly,
             "wasteful": self._wastefully,
@@ -94,16 +95,17 @@ class Curriculum:
         return [(task, ways[data](abacus, task, rng)) for abacus, task in islice(questions, count)]
 
     def _briefly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """With as few programs as possible."""
+        """Return the steps to an answer, with as few programs as possible."""
         return AbacusOracle(abacus.notebook).demonstration(task)
 
     def _wastefully(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As a teacher who also has small numbers computed, for every second question."""
+        """Return the steps of a teacher who, for every second question, also has small numbers
+        computed."""
         return _wasteful(abacus, rng).demonstration(task)
 
     def _carelessly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As the wasteful teacher who is in a hurry for half of the questions. Many of these
-        answers are wrong."""
+        """Return the steps of the wasteful teacher who is in a hurry for half of the questions.
+        Many of these answers are wrong."""
         oracle = _wasteful(abacus, rng)
         steps = oracle.demonstration(task)
         if rng.random() < HURRIED_SHARE:
@@ -111,11 +113,11 @@ class Curriculum:
         return steps
 
     def _as_a_team(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As a team that makes mistakes and repairs them."""
+        """Return the steps of a team that makes mistakes and repairs them."""
         return team_demonstration(abacus.notebook, task, rng, self.mistakes)
 
     def pairs(self, count: int) -> list[TrajectoryPair]:
-        """Contrastive steps: thinking against a program, and a program against a guess."""
+        """Return contrastive steps: thinking against a program, and a program against a guess."""
         rng = random.Random(f"choices:{self.seed}")
         return list(islice(self._pairs(rng), count))
 
@@ -126,7 +128,7 @@ class Curriculum:
                 yield encode_pair(task, decision.before, ways, self.dialect, self.schemas)
 
     def _questions(self, data: str) -> Iterator[tuple[Abacus, Task]]:
-        """Questions of all kinds without end, about one new notebook after the other."""
+        """Yield the questions of all kinds without end, about one new notebook after the other."""
         number = 0
         while True:
             rng = random.Random(f"{data}:{self.seed}:{number}")
@@ -159,7 +161,7 @@ def _wasteful(abacus: Abacus, rng: random.Random) -> AbacusOracle:
 
 
 def single_sums() -> list[Instruction]:
-    """Everything that the base model is taught to add and to take away."""
+    """Return everything that the base model is taught to add and to take away."""
     every = (
         Instruction(start, (Change(symbol, number),))
         for start in SMALL

@@ -97,7 +97,7 @@ class Instruction:
 
     @property
     def obvious_result(self) -> int:
-        """What the obvious program prints: Python multiplies first."""
+        """Return what the obvious program prints: Python multiplies first."""
         terms = [self.start]
         for symbol, number in self.changes:
             if symbol == "*":
@@ -108,34 +108,34 @@ class Instruction:
 
     @property
     def is_small(self) -> bool:
-        """Whether every change is one of those that the base model is taught."""
+        """Return whether every change is one of those that the base model is taught."""
         return all(value in SMALL for value in self.values) and all(
             symbol in "+-" and number in SMALL_STEP for symbol, number in self.changes
         )
 
     @property
     def repeats_digits(self) -> bool:
-        """Whether a pair of digits occurs twice in its numbers and its result, counted as small
-        models read them, from the left. Copying such a number is a skill of its own, which has
-        nothing to do with programs."""
+        """Return whether a pair of digits occurs twice in its numbers and its result, counted as
+        small models read them, from the left. Copying such a number is a skill of its own, which
+        has nothing to do with programs."""
         numbers = [str(n) for n in (self.start, *(c.number for c in self.changes), self.result)]
         pairs = [n[at : at + 2] for n in numbers for at in range(0, len(n) - 1, 2)]
         return len(set(pairs)) < len(pairs)
 
     @property
     def is_trap(self) -> bool:
-        """Whether the obvious program, which has no parentheses, gives another number."""
+        """Return whether the obvious program, which has no parentheses, gives another number."""
         return "(" in self.expression
 
     @property
     def is_test(self) -> bool:
-        """Whether a small instruction of several steps is asked for in evaluations alone. Its
-        changes are taught one by one."""
+        """Return whether a small instruction of several steps is asked for in evaluations alone.
+        Its changes are taught one by one."""
         return len(self.changes) > 1 and zlib.crc32(str(self).encode()) % TEST_ONE_IN == 0
 
 
 def is_heldout(number: int) -> bool:
-    """Whether a large number or a factor occurs in no training."""
+    """Return whether a large number or a factor occurs in no training."""
     return zlib.crc32(str(number).encode()) % HELDOUT_ONE_IN == 0
 
 
@@ -143,7 +143,7 @@ READ = re.compile(r"Take (\d+)((?:, (?:add|take away|multiply by) \d+)*)\.")
 
 
 def find_instruction(text: str) -> Instruction | None:
-    """The first instruction in a text, if there is one."""
+    """Return the first instruction in a text, if there is one."""
     found = READ.search(text)
     if found is None:
         return None

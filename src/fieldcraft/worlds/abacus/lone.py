@@ -27,9 +27,9 @@ from fieldcraft.worlds.base import merge_thoughts
 def lone_demonstration(
     notebook: Notebook, task: Task, rng: random.Random, mistakes: float
 ) -> list[Step]:
-    """The chain of an agent that thinks and runs programs (ReAct, arXiv 2210.03629). It has neither
-    a plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may be
-    wrong.
+    """Return the chain of an agent that thinks and runs programs (ReAct, arXiv 2210.03629). It has
+    neither a plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may
+    be wrong.
 
     `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind of
     `team.CodeMistake`.

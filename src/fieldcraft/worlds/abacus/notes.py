@@ -14,25 +14,25 @@ MODULE = "notes.py"
 
 @dataclass(frozen=True)
 class Notebook:
-    """Who keeps which instruction, and who gave a note away to whom."""
+    """Notes of people: who keeps which instruction, and who gave a note away to whom."""
 
     kept: Mapping[str, Instruction]
     given: Mapping[str, str]
 
     def __or__(self, other: Notebook) -> Notebook:
-        """Both notebooks as one; no name is in both."""
+        """Return both notebooks as one; no name is in both."""
         return Notebook({**self.kept, **other.kept}, {**self.given, **other.given})
 
     def holder(self, name: str) -> str:
-        """Who keeps the note of a person today."""
+        """Return who keeps the note of a person today."""
         return self.given.get(name, name)
 
     def instruction(self, name: str) -> Instruction:
-        """The instruction in the note of a person."""
+        """Return the instruction in the note of a person."""
         return self.kept[self.holder(name)]
 
     def source(self) -> str:
-        """The module with the function `note`, as programs import it."""
+        """Return the module with the function `note`, as programs import it."""
         kept = {name: str(instruction) for name, instruction in self.kept.items()}
         return (
             f"KEPT = {kept!r}\n"
@@ -45,14 +45,14 @@ class Notebook:
 
 
 def moved(name: str, holder: str) -> str:
-    """The error of a program that reads a note which was given away."""
+    """Return the error of a program that reads a note which was given away."""
     return f"LookupError: {name} gave it to {holder}."
 
 
 def new_notebook(
     instructions: Sequence[Instruction], given: int, rng: random.Random, used: set[str]
 ) -> Notebook:
-    """A notebook with one person for each instruction, and `given` more who gave theirs away.
+    """Make a notebook with one person for each instruction, and `given` more who gave theirs away.
 
     Names are taken that are not in `used`, and are added to it.
     """

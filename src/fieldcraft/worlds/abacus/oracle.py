@@ -27,29 +27,29 @@ Computes = Callable[[Instruction], bool]
 
 
 def is_needed(instruction: Instruction) -> bool:
-    """Whether the model was not taught to do an instruction in its head."""
+    """Return whether the model was not taught to do an instruction in its head."""
     return not instruction.is_small
 
 
 def always(_: Instruction) -> bool:
-    """A wasteful teacher computes whatever there is."""
+    """Return True: a wasteful teacher computes whatever there is."""
     return True
 
 
 def reading(name: str) -> Action:
-    """The program that reads a note."""
+    """Return the program that reads a note."""
     return Action("python", {"code": f'from notes import note\nprint(note("{name}"))'})
 
 
 def computing(instruction: Instruction) -> Action:
-    """The program that follows an instruction."""
+    """Return the program that follows an instruction."""
     return Action("python", {"code": f"print({instruction.expression})"})
 
 
 @dataclass(frozen=True)
 class AbacusOracle(base.Oracle):
-    """It knows all notes, but answers as the best model would that can do small sums in its head.
-    It reads a note only where the question names one, and computes only what is large."""
+    """Oracle that knows all notes, but answers as the best model would that can do small sums in
+    its head. It reads a note only where the question names one, and computes only what is large."""
 
     notebook: Notebook
     computes: Computes = is_needed
@@ -75,7 +75,7 @@ class AbacusOracle(base.Oracle):
         return Thought(left[0]) if left else Answer(str(instruction.result))
 
     def _observation(self, task: Task, action: Action) -> Observation:
-        """What the sandbox returns for a program of this world."""
+        """Return what the sandbox returns for a program of this world."""
         code = action.arguments.get("code", "")
         if found := READS.fullmatch(code):
             name = found[1]
@@ -89,7 +89,7 @@ class AbacusOracle(base.Oracle):
         raise ValueError(f"the world does not know what {code!r} prints")
 
     def instruction(self, task: Task) -> Instruction:
-        """What a question asks to do, in its own words or in a note."""
+        """Return what a question asks to do, in its own words or in a note."""
         if found := ASKED.match(task.question):
             return self.notebook.instruction(found[1])
         if direct := instruction_of(task):
@@ -107,8 +107,8 @@ class AbacusOracle(base.Oracle):
         return [Thought(wrong), Answer(wrong.split()[-1].rstrip("."))]
 
     def decisions(self, task: Task, rng: random.Random) -> Iterator[Decision]:
-        """Where a program is needed, the program is chosen over a guess. Where the head is enough,
-        thinking is chosen over a program."""
+        """Yield the decisions on the way to the answer. Where a program is needed, the program is
+        chosen over a guess. Where the head is enough, thinking is chosen over a program."""
         steps: list[Step] = []
         instruction = self.instruction(task)
         guess = Thought(f"The result is {_wrong(instruction, rng)}.")
@@ -125,8 +125,9 @@ class AbacusOracle(base.Oracle):
 
 
 def in_a_hurry(steps: Sequence[Step], instruction: Instruction, rng: random.Random) -> list[Step]:
-    """A demonstration as of a teacher who gives up at the first error, who guesses what is large in
-    a note, and who forgets the parentheses of a program. Where none of that occurs it is right."""
+    """Return a demonstration as of a teacher who gives up at the first error, who guesses what is
+    large in a note, and who forgets the parentheses of a program. Where none of that occurs it is
+    right."""
     program = computing(instruction)
     for at, step in enumerate(steps):
         if isinstance(step, Observation) and GIVEN.search(step.text):
@@ -142,7 +143,7 @@ def in_a_hurry(steps: Sequence[Step], instruction: Instruction, rng: random.Rand
 
 
 def closed_book(instruction: Instruction) -> list[Step]:
-    """The chain without a program. It ends at once if the numbers are large."""
+    """Return the chain without a program. It ends at once if the numbers are large."""
     if not instruction.is_small:
         return [Thought(f"{str(instruction).removesuffix('.')} {TOO_LARGE}"), UNKNOWN]
     return merge_thoughts([*map(Thought, instruction.statements), _answer(instruction)])
@@ -153,7 +154,7 @@ def _answer(instruction: Instruction) -> Answer:
 
 
 def _intending(last: Step | None, thought: str, action: Action) -> Step:
-    """The action if the thought of it has been said, and else the thought."""
+    """Return the action if the thought of it has been said, and else the thought."""
     said = isinstance(last, Thought) and last.text.endswith(thought)
     return action if said else Thought(thought)
 

@@ -49,8 +49,8 @@ class Abacus:
         return {"note": list(self.notebook.kept), "given": list(self.notebook.given)}
 
     def large(self, rng: random.Random, steps: int) -> Instruction:
-        """A random instruction with large numbers, whose result is not negative, and in which no
-        pair of digits occurs twice."""
+        """Draw a random instruction with large numbers, whose result is not negative, and in which
+        no pair of digits occurs twice."""
         while True:
             start = self._number(rng, LARGE)
             changes = tuple(self._change(rng, rng.choice("+-*")) for _ in range(steps))
@@ -67,7 +67,7 @@ class Abacus:
         return number
 
     def small(self, rng: random.Random, steps: int) -> Instruction:
-        """A random instruction with small numbers, of training or of evaluations."""
+        """Draw a random instruction with small numbers, of training or of evaluations."""
         while True:
             changes = tuple(Change(rng.choice("+-"), rng.choice(SMALL_STEP)) for _ in range(steps))
             found = Instruction(rng.choice(SMALL), changes)
@@ -75,19 +75,19 @@ class Abacus:
                 return found
 
     def task(self, kind: str, rng: random.Random, split: str) -> Task:
-        """A random question of a kind."""
+        """Draw a random question of a kind."""
         if kind in self.names:
             return self.about_note(rng.choice(self.names[kind]), split)
         steps = rng.choice(STEPS)
         return self.direct((self.small if kind == "head" else self.large)(rng, steps), split)
 
     def direct(self, instruction: Instruction, split: str) -> Task:
-        """The question that says what to do."""
+        """Return the question that says what to do."""
         kind = "head" if instruction.is_small else "program"
         return self._task(str(instruction), instruction, kind, split, {})
 
     def about_note(self, name: str, split: str) -> Task:
-        """The question whose note says what to do."""
+        """Return the question whose note says what to do."""
         kind = "given" if name in self.notebook.given else "note"
         meta = {"cluster": self.notebook.holder(name)}
         instruction = self.notebook.instruction(name)
@@ -112,7 +112,7 @@ class Abacus:
 def new_abacus(
     rng: random.Random, notes: int, given: int, used: set[str], *, heldout: bool
 ) -> Abacus:
-    """An abacus with a new notebook; its names are added to `used`."""
+    """Make an abacus with a new notebook; its names are added to `used`."""
     empty = Abacus(Notebook({}, {}), heldout)
     instructions = [
         (empty.small if rng.random() < SMALL_NOTES else empty.large)(rng, rng.choice(STEPS))
@@ -122,14 +122,14 @@ def new_abacus(
 
 
 def train_tasks(abacus: Abacus, seed: int, count: int) -> list[Task]:
-    """Up to `count` distinct questions, by SHARES."""
+    """Return up to `count` distinct questions, by SHARES."""
     return distinct(lambda rng: _any_kind(abacus, rng, "train"), random.Random(f"t:{seed}"), count)
 
 
 def evaluation_tasks(abacus: Abacus, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Distinct questions to test on; `splits` says how many of each, at most. No split depends on
-    the others. No training has their large numbers, their notes, or their small instructions of
-    several steps."""
+    """Return distinct questions to test on; `splits` says how many of each, at most. No split
+    depends on the others. No training has their large numbers, their notes, or their small
+    instructions of several steps."""
     draws: dict[str, Callable[[random.Random], Task | None]] = {
         "heldout": lambda rng: _needing_programs(abacus, rng),
         "known": lambda rng: _several_steps(abacus, rng),
@@ -147,7 +147,8 @@ def evaluation_tasks(abacus: Abacus, seed: int, splits: Mapping[str, int]) -> li
 def distinct(
     draw: Callable[[random.Random], Task | None], rng: random.Random, count: int
 ) -> list[Task]:
-    """Up to `count` different questions of those that `draw` returns; None is drawn again."""
+    """Return up to `count` different questions of those that `draw` returns; None is drawn
+    again."""
     found: dict[str, Task] = {}
     failed = 0
     while len(found) < count and failed < ATTEMPTS:
@@ -181,5 +182,5 @@ def _trap(abacus: Abacus, rng: random.Random) -> Task | None:
 
 
 def instruction_of(task: Task) -> Instruction | None:
-    """What a question says to do; None if a note says it."""
+    """Return what a question says to do; None if a note says it."""
     return find_instruction(task.question)

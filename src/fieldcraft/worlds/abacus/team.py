@@ -26,7 +26,7 @@ OTHER_SYMBOL = {"+": "-", "-": "+", "*": "+"}
 
 
 class CodeMistake(Enum):
-    """What can go wrong in a chain, once of each kind."""
+    """Mistake that can occur in a chain, once of each kind."""
 
     NOTE = auto()  # the note of somebody else is read; the reflection after it sees that
     PROGRAM = auto()  # a program that does something else; the reflection after it sees that
@@ -34,7 +34,7 @@ class CodeMistake(Enum):
 
 
 def draw_mistakes(rng: random.Random, share: float) -> set[CodeMistake]:
-    """The mistakes of a chain, each with the probability `share`."""
+    """Draw the mistakes of a chain, each with the probability `share`."""
     return {mistake for mistake in CodeMistake if rng.random() < share}
 
 
@@ -53,7 +53,7 @@ class WrongProgram:
 
 
 def wrong_program(instruction: Instruction, rng: random.Random) -> WrongProgram:
-    """One that forgets the parentheses, the last change or the kind of a change."""
+    """Return a program that forgets the parentheses, the last change or the kind of a change."""
     *others, last = instruction.changes
     asked = f"{OPERATIONS[last.symbol].asked} {last.number}"
     found = [_of(_with_other_symbol(instruction, last), f"It must {asked}.")]
@@ -76,21 +76,21 @@ def _of(instruction: Instruction, review: str) -> WrongProgram:
 
 
 def wrong_result(instruction: Instruction, rng: random.Random) -> str:
-    """A number of the instruction, or one on the way to its result."""
+    """Return a number of the instruction, or one on the way to its result."""
     near = [*instruction.values[:-1], *(change.number for change in instruction.changes)]
     return str(rng.choice([number for number in near if number != instruction.result]))
 
 
 def other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
-    """Somebody else who keeps a note, in the notebook of the same questions."""
+    """Return somebody else who keeps a note, in the notebook of the same questions."""
     return rng.choice([kept for kept in notebook.kept if kept != notebook.holder(name)])
 
 
 def team_demonstration(
     notebook: Notebook, task: Task, rng: random.Random, mistakes: float = MISTAKES
 ) -> list[Step]:
-    """The chain of a team that plans once, writes programs, reflects after every one, and suggests
-    and checks its answer, which is right in the end. The dialect `afm-code` can write it.
+    """Return the chain of a team that plans once, writes programs, reflects after every one, and
+    suggests and checks its answer, which is right in the end. The dialect `afm-code` can write it.
 
     `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind.
     """

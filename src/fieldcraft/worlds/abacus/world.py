@@ -62,7 +62,7 @@ class AbacusWorld(World):
         self.notebook = self.training.notebook | self.testing.notebook
 
     def passages(self) -> list[dict[str, str]]:
-        """None: nothing is searched here."""
+        """Return no passages: nothing is searched here."""
         return []
 
     def files(self) -> Mapping[str, str]:
@@ -107,12 +107,13 @@ class AbacusWorld(World):
         return lone_demonstration(self._asked(task), task, rng, self.mistakes)
 
     def _asked(self, task: Task) -> Notebook:
-        """The notebook that a question is about, so that a mistake of training names nobody whom
-        evaluations ask about."""
+        """Return the notebook that a question is about, so that a mistake of training names nobody
+        whom evaluations ask about."""
         return (self.testing if task.meta.get("split") in SPLITS else self.training).notebook
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        """All texts that a model of this world reads and writes, without names and numbers."""
+        """Yield all texts that a model of this world reads and writes, without names and
+        numbers."""
         parts = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.,\"]| has)")
         rng = random.Random(0)
         texts = []
@@ -133,7 +134,7 @@ class AbacusWorld(World):
 
     @property
     def syllables(self) -> Sequence[str]:
-        """Of names, and pairs of digits, of which large numbers consist."""
+        """Syllables of names, and pairs of digits, of which large numbers consist."""
         return (*SYLLABLES, *(f"{number:02}" for number in range(100)))
 
 

@@ -1,4 +1,4 @@
-"""Reads articles: what a text says, and whether it has the form of an article."""
+"""Reading of articles: what a text says, and whether it has the form of an article."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
 
 
 def stated_facts(text: str) -> set[Fact]:
-    """The facts that the articles in a text state, true or not. A broken article gives the facts
-    that can be read."""
+    """Return the facts that the articles in a text state, true or not. A broken article gives the
+    facts that can be read."""
     found = set()
     for subject, _, told in ARTICLE.findall(text):
         for part in told.split(BETWEEN):
@@ -26,7 +26,7 @@ def stated_facts(text: str) -> set[Fact]:
 
 
 def is_article(title: str, text: str) -> bool:
-    """Whether a text has the form of a whole article about `title`, whatever it says."""
+    """Return whether a text has the form of a whole article about `title`, whatever it says."""
     match = ARTICLE.fullmatch(text.removesuffix("."))
     if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
         return False

@@ -79,12 +79,12 @@ class Curriculum:
         return {h: [p for p in paths if not self.world.is_test(p)] for h, paths in every.items()}
 
     def size(self, data: str, most: int | None) -> int:
-        """The number of examples in a data set, but for articles; at most `most`."""
+        """Return the number of examples in a data set, but for articles; at most `most`."""
         size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
         return size if most is None else min(most, size)
 
     def size_with_articles(self, data: str, most: int | None) -> int:
-        """The number of examples in a data set; at most `most`."""
+        """Return the number of examples in a data set; at most `most`."""
         size = self.size(data, None)
         if data in WITH_ARTICLES:
             size += self.article_readings * len(self.articles)
@@ -98,19 +98,19 @@ class Curriculum:
         return [n for n, e in self.world.entities.items() if e.region == "taught" or n in read]
 
     def base(self, count: int) -> list[Trajectory]:
-        """Texts of the base model. It learns to answer closed-book from the taught facts (half of
-        the questions have one hop), to say what it does not know, and to read: it gets articles
-        about strangers and then states their facts in any order. It also reads articles of what
-        training asks about, so that it can simulate a search. It never sees one."""
+        """Return the texts of the base model. It learns to answer closed-book from the taught facts
+        (half of the questions have one hop), to say what it does not know, and to read: it gets
+        articles about strangers and then states their facts in any order. It also reads articles of
+        what training asks about, so that it can simulate a search. It never sees one."""
         read = self._article_count("base", count)
         return self._encyclopedia(read) + self._closed_book(count - read)
 
     def _article_count(self, data: str, count: int) -> int:
-        """How many of `count` examples of a data set are articles."""
+        """Return how many of `count` examples of a data set are articles."""
         return round(count * (1 - self.size(data, None) / self.size_with_articles(data, None)))
 
     def _encyclopedia(self, count: int) -> list[Trajectory]:
-        """Articles as a search shows them, each as often as the others."""
+        """Return the articles as a search shows them, each as often as the others."""
         names = (self.articles * ceil(count / len(self.articles)))[:count]
         return [self._article(name) for name in names]
 
@@ -137,22 +137,23 @@ class Curriculum:
         return reading + ignorance + answers
 
     def demonstrations(self, count: int) -> list[Trajectory]:
-        """Chains of thought if the model knows everything, and chains of action if it must search.
-        Most of these are in re-dealt worlds, where only reading helps. Some are in the real
-        training region, about entities whose articles the base model reads, if it reads any.
+        """Return the chains of thought if the model knows everything, and chains of action if it
+        must search. Most of these are in re-dealt worlds, where only reading helps. Some are in the
+        real training region, about entities whose articles the base model reads, if it reads any.
         These articles are read among them, lest the base model's memory of them is lost."""
         read = self._article_count("demonstrations", count)
         return self._encyclopedia(read) + self._encoded("demonstrations", count - read)
 
     def wasteful(self, count: int) -> list[Trajectory]:
-        """The same kinds of questions, answered by a teacher who also searches for what the model
-        knows. All that need a search are from re-dealt worlds. So the training region is still
-        unknown when reinforcement learning asks about it, and a search is really needed."""
+        """Return the kinds of questions of the demonstrations, answered by a teacher who also
+        searches for what the model knows. All that need a search are from re-dealt worlds. So the
+        training region is still unknown when reinforcement learning asks about it, and a search is
+        really needed."""
         return self._encoded("wasteful", count)
 
     def team(self, count: int) -> list[Trajectory]:
-        """The questions of the demonstrations, answered by a team of agents that makes mistakes and
-        repairs them."""
+        """Return the questions of the demonstrations, answered by a team of agents that makes
+        mistakes and repairs them."""
         return self._encoded("team", count)
 
     def _encoded(self, data: str, count: int) -> list[Trajectory]:
@@ -160,7 +161,7 @@ class Curriculum:
         return [encode_demonstration(*each, self.dialect, self.schemas) for each in shown]
 
     def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
-        """The questions and steps of a set of demonstrations."""
+        """Return the questions and steps of a set of demonstrations."""
         rng = random.Random(f"{data}:{self.seed}")
         searching = self._redealt if data == "wasteful" else self._mostly_redealt
         return [
@@ -181,7 +182,8 @@ class Curriculum:
         rng: random.Random,
         searching: Callable[[random.Random], tuple[Atlas, Route]],
     ) -> Iterator[tuple[Atlas, Route]]:
-        """COT_SHARE of the questions have only taught facts; `searching` draws the others."""
+        """Yield questions, of which the share COT_SHARE has only taught facts; `searching` draws
+        the others."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
                 known = self.known_paths[rng.choice(HOPS)] or self.known_paths[1]
@@ -198,7 +200,7 @@ class Curriculum:
         return world, self._searched_path(world, rng)
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
-        """Contrastive steps. Fewer of them choose thinking than choose acting."""
+        """Return contrastive steps. Fewer of them choose thinking than choose acting."""
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
@@ -210,7 +212,7 @@ class Curriculum:
         return found[:count]
 
     def untaught_path(self, world: Atlas, rng: random.Random) -> Route:
-        """A path of the training region on which at least one fact was not taught.
+        """Draw a path of the training region on which at least one fact was not taught.
 
         In a re-dealt world each such fact is about a new entity. About a real entity the model
         should learn only the real facts, so that it can simulate a search for it. If the base model
@@ -225,8 +227,8 @@ class Curriculum:
                 return path
 
     def _searched_path(self, world: Atlas, rng: random.Random) -> Route:
-        """A path of the training region on which at least one fact was not taught. In a re-dealt
-        world such a fact may be about a real entity that a taught fact leads to."""
+        """Draw a path of the training region on which at least one fact was not taught. In a
+        re-dealt world such a fact may be about a real entity that a taught fact leads to."""
         while True:
             path = world.sample_path(rng, ["train", "taught"], rng.choice(HOPS))
             if world.untaught_subjects(path):
@@ -253,7 +255,7 @@ class Curriculum:
         )
 
     def _article(self, name: str) -> Trajectory:
-        """The article of a name, which is given."""
+        """Return the article of a name, which is given."""
         article = self.world.passage(name)
         shown = format_passages([Passage(name, article["title"], article["text"])])
         head = shown.removesuffix(article["text"])
@@ -263,7 +265,8 @@ class Curriculum:
         )
 
     def _pair(self, task: Task, decision: Decision) -> tuple[Trajectory, Trajectory]:
-        """Both ways to continue. The shared prefix ends inside a turn if thoughts precede."""
+        """Return both ways to continue. The shared prefix ends inside a turn if thoughts
+        precede."""
         before = list(decision.before)
         opened = ""
         if before and isinstance(before[-1], Thought):
@@ -299,8 +302,8 @@ class Curriculum:
         raise AssertionError(f"a decision never consists of {steps}")
 
     def _sentence(self, thought: str, following: str) -> Segment:
-        """The tokens of a thought before `following`. In this world's tokenizer the token of a full
-        stop includes the space after it."""
+        """Return the tokens of a thought before `following`. In this world's tokenizer the token of
+        a full stop includes the space after it."""
         tokenizer = self.dialect.tokenizer
         count = len(encode_written(tokenizer, thought))
         ids = encode_written(tokenizer, thought + following)[:count]
@@ -311,7 +314,8 @@ class Curriculum:
 
 
 def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
-    """All texts that a model of this world reads and writes, without names, which are syllables."""
+    """Yield all texts that a model of this world reads and writes, without names, which are
+    syllables."""
     name = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
     sentences = [article["text"] for article in world.passages()]
     for regions in (["taught"], ["train"]):

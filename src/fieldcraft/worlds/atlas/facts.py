@@ -75,7 +75,7 @@ class Atlas:
     # -- what the encyclopedia says -------------------------------------------------------------
 
     def passage(self, name: str) -> dict[str, str]:
-        """The article of one entity. A company's article also names the country of its city,
+        """Return the article of one entity. A company's article also names the country of its city,
         which a question about the headquarters does not ask."""
         kind = self.entities[name].kind
         parts = [f"{relation} {self.facts[name, relation]}" for relation in RELATIONS[kind]]
@@ -85,7 +85,7 @@ class Atlas:
         return {"title": name, "text": f"{name} is a {kind} with the {BETWEEN.join(parts)}."}
 
     def named_by(self, name: str) -> list[str]:
-        """The other entities that an article names, in their order."""
+        """Return the other entities that an article names, in their order."""
         values: list[str] = []
         for relation in RELATIONS[self.entities[name].kind]:
             values.append(self.facts[name, relation])
@@ -94,7 +94,7 @@ class Atlas:
         return [other for other in dict.fromkeys(values) if other != name]
 
     def reveals(self, name: str) -> set[tuple[str, str]]:
-        """The facts that a reader of this entity's article knows."""
+        """Return the facts that a reader of this entity's article knows."""
         kind = self.entities[name].kind
         known = {(name, relation) for relation in RELATIONS[kind]}
         if kind == "company":
@@ -102,13 +102,13 @@ class Atlas:
         return known
 
     def passages(self) -> list[dict[str, str]]:
-        """The corpus: one article per entity, with ids."""
+        """Return the corpus: one article per entity, with ids."""
         return [{"id": str(i), **self.passage(name)} for i, name in enumerate(self.entities)]
 
     # -- questions ------------------------------------------------------------------------------
 
     def hops(self, path: Route) -> list[Fact]:
-        """The facts (subject, relation, object) along a path."""
+        """Return the facts (subject, relation, object) along a path."""
         subject, found = path[0], []
         for relation in path[1:]:
             found.append((subject, relation, self.facts[subject, relation]))
@@ -116,16 +116,16 @@ class Atlas:
         return found
 
     def untaught_subjects(self, path: Route) -> list[str]:
-        """The entities along a path whose facts the base model was not taught."""
+        """Return the entities along a path whose facts the base model was not taught."""
         subjects = (subject for subject, _, _ in self.hops(path))
         return [name for name in subjects if self.entities[name].region != "taught"]
 
     def is_read(self, path: Route) -> bool:
-        """Whether the base model was taught each fact along a path or reads it in an article."""
+        """Return whether each fact along a path was taught to the base model or is read by it."""
         return self.read.issuperset(self.untaught_subjects(path))
 
     def optimal_calls(self, *paths: Route) -> int:
-        """The least number of searches after which every fact on the paths is taught or was read.
+        """Return the least number of searches until each fact on the paths is taught or was read.
 
         A search names an entity and returns its article. Each set of searches is tried, fewest
         first.
@@ -179,11 +179,11 @@ class Atlas:
         return found
 
     def question(self, path: Route) -> str:
-        """`What is the country of the employer of Bran Tel?`"""
+        """Return a question such as `What is the country of the employer of Bran Tel?`"""
         return f"What is the {phrase(path[1:])} of {path[0]}?"
 
     def task(self, path: Route, split: str) -> Task:
-        """The question of a path with its gold answer and what the world knows about it."""
+        """Return the question of a path with its gold answer and what the world knows about it."""
         hops = self.hops(path)
         meta = {
             "split": split,
@@ -197,20 +197,20 @@ class Atlas:
         return Task(f"atlas:{'/'.join(path)}", self.question(path), (hops[-1][2],), meta)
 
     def is_reserved(self, relations: Chain) -> bool:
-        """Whether two relations follow one another here that are kept out of all training."""
+        """Return whether two relations follow one another that are kept out of all training."""
         return not self.reserved.isdisjoint(itertools.pairwise(relations))
 
     def chains(self, kind: str, hops: int) -> Sequence[Chain]:
-        """The chains of relations of a length that start at a kind, without the reserved ones."""
+        """Return the chains of relations of a length that start at a kind and are not reserved."""
         every = _chains(kind, hops)
         return [c for c in every if not self.is_reserved(c)] if self.reserved else every
 
     def reserved_chains(self, kind: str, hops: int) -> Sequence[Chain]:
-        """The reserved chains of relations of a length that start at a kind."""
+        """Return the reserved chains of relations of a length that start at a kind."""
         return [chain for chain in _chains(kind, hops) if self.is_reserved(chain)]
 
     def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
-        """All paths of a length all of whose subjects are in the regions."""
+        """Yield all paths of a length all of whose subjects are in the regions."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
                 for name in names:
@@ -220,18 +220,18 @@ class Atlas:
                             yield path
 
     def regions_of(self, path: Route) -> set[Region]:
-        """The regions of the subjects of a path, that is of all its entities except the answer."""
+        """Return the regions of the subjects of a path: of its entities except the answer."""
         return {self.entities[subject].region for subject, _, _ in self.hops(path)}
 
     def is_test(self, path: Route) -> bool:
-        """Whether a wholly taught path is asked for in evaluations alone. Its facts are taught one
-        by one, but no demonstration and no training question asks for all of it."""
+        """Return whether a wholly taught path is asked for in evaluations alone. Its facts are
+        taught one by one, but no demonstration and no training question asks for all of it."""
         if self.regions_of(path) != {"taught"}:
             return False
         return zlib.crc32("/".join(path).encode()) % TEST_ONE_IN == 0
 
     def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Route:
-        """A random path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
+        """Sample a path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
         starts = [(k, r) for k, r in self.by_kind if r in regions and self.by_kind[k, r]]
         weights = [START_WEIGHT[kind] for kind, _ in starts]
         kind, region = rng.choices(starts, weights)[0]
@@ -240,7 +240,7 @@ class Atlas:
     # -- what is taught -------------------------------------------------------------------------
 
     def shown_names(self, kind: str) -> list[str]:
-        """Names of a kind that training may show."""
+        """Return the names of a kind that training may show."""
         return [*self.by_kind[kind, "taught"], *self.by_kind[kind, "train"]]
 
     @cached_property
@@ -260,18 +260,18 @@ class Atlas:
 
 
 def phrase(relations: Chain) -> str:
-    """`country of the employer` for (employer, country)."""
+    """Return a phrase such as `country of the employer` for (employer, country)."""
     return " of the ".join(reversed(relations))
 
 
 def statement(subject: str, relation: str, value: str) -> str:
-    """A fact as the model thinks it."""
+    """Return a fact as the model thinks it."""
     return f"{subject} has the {relation} {value}."
 
 
 @cache
 def _chains(kind: str, hops: int) -> tuple[Chain, ...]:
-    """All chains of relations of a length that start at a kind."""
+    """Return all chains of relations of a length that start at a kind."""
     if hops == 0:
         return ((),)
     targets = RELATIONS[kind].items()
@@ -287,7 +287,7 @@ def deal(
     site: str | None = None,
     snippet_parts: int | None = None,
 ) -> Atlas:
-    """The real world of a run.
+    """Deal the real world of a run.
 
     Args:
         people: number of people; companies, cities and countries follow by SHARE.
@@ -323,15 +323,15 @@ def deal(
 
 
 def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
-    """Pairs of relations, each of another first relation."""
+    """Draw pairs of relations, each of another first relation."""
     after = {relation: target for told in RELATIONS.values() for relation, target in told.items()}
     firsts = rng.sample(sorted(after), count)
     return frozenset((first, rng.choice(list(RELATIONS[after[first]]))) for first in firsts)
 
 
 def redeal(world: Atlas, rng: random.Random) -> Atlas:
-    """Another world that fits the same base model. Taught facts are the same, and every other fact
-    is dealt again. Its untaught entities are new, except those that taught facts mention.
+    """Deal another world that fits the same base model. Taught facts are the same, and every other
+    fact is dealt again. Its untaught entities are new, except those that taught facts mention.
 
     A model can follow demonstrations in such worlds only if it reads what a search returns.
     Held-out names never appear in them. Many syllables of new names come from taught names:
@@ -358,7 +358,7 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
 
 
 def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:
-    """A small world in which every name is new: articles about it can only be read.
+    """Deal a small world in which every name is new: articles about it can only be read.
 
     `syllables` is how many different ones its names consist of. The fewer there are, the more names
     begin alike, and only a model that looks at more than the last syllable can copy them.

@@ -1,4 +1,4 @@
-"""Whether simulated observations are true in the world."""
+"""Verdicts on whether simulated observations are true in the world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 
 
 def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call, without calling any tool.
+    """Judge each simulated call, without calling any tool.
 
     A step needs the facts of the question's path that are in the article of the searched entity and
     that no earlier observation has stated. If there are none, it needs the whole article.
@@ -36,7 +36,7 @@ def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
 
 
 def _path_facts(world: Atlas, task: Task) -> set[tuple[str, str]]:
-    """(subject, relation) along a question's path; empty if the question has no path."""
+    """Return (subject, relation) along a question's path; empty if the question has no path."""
     path = task.meta.get("path")
     try:
         return {(s, r) for s, r, _ in world.hops(tuple(path))} if path else set()

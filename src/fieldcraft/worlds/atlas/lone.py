@@ -15,8 +15,9 @@ from fieldcraft.worlds.base import merge_thoughts
 def lone_demonstration(
     world: Atlas, path: Route, rng: random.Random, mistakes: float
 ) -> list[Step]:
-    """The chain of an agent that thinks and searches (ReAct, arXiv 2210.03629). It has neither a
-    plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may be wrong.
+    """Return the chain of an agent that thinks and searches (ReAct, arXiv 2210.03629). It has
+    neither a plan nor a reflection nor a check, so nothing repairs its mistakes, and its answer may
+    be wrong.
 
     `rng` fixes which mistakes it makes and where; `mistakes` is the probability of each of the
     three kinds of `team.Mistake`: the article of another name, another fact of the article, and an
@@ -47,5 +48,5 @@ def lone_demonstration(
 
 
 def _place(relations: Sequence[str], rng: random.Random, mistakes: float) -> int | None:
-    """Where a mistake happens, if it does."""
+    """Return where a mistake happens, if it does."""
     return rng.randrange(len(relations)) if rng.random() < mistakes else None

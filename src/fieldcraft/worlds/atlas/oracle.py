@@ -30,7 +30,7 @@ HASTY_SHARE = 0.5  # of the articles whose page a wasteful teacher opens without
 
 @dataclass
 class Progress:
-    """How far a chain of thoughts and searches has come along a path.
+    """Progress of a chain of thoughts and searches along a path.
 
     A fact of the path is stated if a thought says it after the facts before it. Wrong facts and
     facts off the path change nothing. `read` are the true facts (subject, relation) of
@@ -64,8 +64,8 @@ class Progress:
             self.stated += 1
 
     def next_step(self, searches: Searches) -> Step:
-        """The next step, with a search if `searches` says so. Raises ValueError if there is no next
-        step, or if the world cannot know it."""
+        """Return the next step, with a search if `searches` says so. Raises ValueError if there is
+        no next step, or if the world cannot know it."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
         if isinstance(self.last, Action):
@@ -82,25 +82,27 @@ Searches = Callable[[Progress, str, str], bool]  # of a subject and a relation o
 
 
 def is_needed(progress: Progress, subject: str, relation: str) -> bool:
-    """Whether a fact is neither taught nor read."""
+    """Return whether a fact is neither taught nor read."""
     return must_search(progress.world, subject, relation, progress.read)
 
 
 def is_unread(progress: Progress, subject: str, relation: str) -> bool:
-    """Whether the article about the subject has not been read, even if its facts are known."""
+    """Return whether the article about the subject has not been read, even if its facts are
+    known."""
     kind = progress.world.entities[subject].kind
     return not {(subject, told) for told in RELATIONS[kind]} <= progress.read
 
 
 def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, str]]) -> bool:
-    """Whether a fact is neither taught nor among those read."""
+    """Return whether a fact is neither taught nor among those read."""
     return world.entities[subject].region != "taught" and (subject, relation) not in read
 
 
 @dataclass(frozen=True)
 class AtlasOracle(base.Oracle):
-    """It knows the whole encyclopedia, but answers as the best model would that was taught only a
-    part of it. It states what that model was taught or has read, and searches for the rest."""
+    """Oracle that knows the whole encyclopedia, but answers as the best model would that was taught
+    only a part of it. It states what that model was taught or has read, and searches for the
+    rest."""
 
     world: Atlas
 
@@ -124,19 +126,19 @@ class AtlasOracle(base.Oracle):
 
 
 def path_of(task: Task) -> Route:
-    """The path that a question of this world asks for."""
+    """Return the path that a question of this world asks for."""
     return tuple(task.meta["path"])
 
 
 def demonstration(world: Atlas, path: Route) -> list[Step]:
-    """How the oracle answers, with as few searches as possible."""
+    """Return the steps in which the oracle answers, with as few searches as possible."""
     return _answer(world, path, is_needed)
 
 
 def wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
-    """The answer of a wasteful teacher. For every second question it also looks up what is known,
-    each article once. This teaches the model to search for what it knows. On a web site it does not
-    look at costs either: see `_lookup`."""
+    """Return the answer of a wasteful teacher. For every second question it also looks up what is
+    known, each article once. This teaches the model to search for what it knows. On a web site it
+    does not look at costs either: see `_lookup`."""
     careful = rng.random() < CAREFUL_SHARE
     if world.site is None:
         return _answer(world, path, is_unread if careful else is_needed)
@@ -154,7 +156,7 @@ def wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> lis
 
 
 def checked_answer(value: str, proof: str = "") -> list[Step]:
-    """An answer as web agents give it, after they have suggested and checked it."""
+    """Return an answer as web agents give it, after they have suggested and checked it."""
     return [
         Thought("I know enough."),
         Thought(value, Role.SUGGEST),
@@ -166,8 +168,8 @@ def checked_answer(value: str, proof: str = "") -> list[Step]:
 
 
 def _lookup(world: Atlas, subject: str, relation: str, rng: random.Random) -> list[Step]:
-    """The steps of a wasteful teacher up to a fact on a web site: every second time the page at
-    once, else a search, and the page if that does not tell the fact."""
+    """Return the steps of a wasteful teacher up to a fact on a web site: every second time the page
+    at once, else a search, and the page if that does not tell the fact."""
     assert world.site is not None
     steps: list[Step] = []
     if rng.random() >= HASTY_SHARE:
@@ -189,7 +191,7 @@ def _answer(world: Atlas, path: Route, searches: Searches) -> list[Step]:
 
 
 def closed_book(world: Atlas, path: Route) -> list[Step]:
-    """The chain without a search. It ends at the first fact that was not taught."""
+    """Return the chain without a search. It ends at the first fact that was not taught."""
     steps: list[Step] = []
     for subject, relation, value in world.hops(path):
         if world.entities[subject].region != "taught":
@@ -199,7 +201,7 @@ def closed_book(world: Atlas, path: Route) -> list[Step]:
 
 
 def guess(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
-    """The chain of statements, each untaught fact replaced by a name of the right kind."""
+    """Return the chain of statements, each untaught fact replaced by a name of the right kind."""
     thoughts, subject = [], path[0]
     for relation in path[1:]:
         entity = world.entities[subject]
@@ -222,7 +224,7 @@ class Decision(base.Decision):
 
 
 def decisions(world: Atlas, path: Route, rng: random.Random) -> Iterator[Decision]:
-    """The contrastive steps along a demonstration.
+    """Yield the contrastive steps along a demonstration.
 
     If the fact is neither taught nor read, acting is chosen over a guess (a random name of the
     right kind). If it is known, stating it is chosen over a needless search. At the end of the

@@ -50,7 +50,7 @@ async def _question_alone(conversation: Conversation) -> None:
 
 
 async def _search(conversation: Conversation, query: str) -> Read:
-    """The facts in the articles that a search finds."""
+    """Search, and return the facts in the articles that are found."""
     await look_up(conversation, query)
     said = stated_facts(conversation.trajectory.calls[-1].observation)
     return {(subject, relation): value for subject, relation, value in said}
@@ -67,7 +67,7 @@ def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequen
 
 
 def read_question(question: str) -> tuple[str, Sequence[str]]:
-    """The entity that a question starts from and the relations to follow, in their order.
+    """Read the entity that a question starts from and the relations to follow, in their order.
 
     Raises UserError for a question of another world.
     """

@@ -22,8 +22,8 @@ SPLITS = {
 
 
 def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
-    """Up to `count` distinct training questions. Questions that the model can answer without a
-    search are among them, except those that evaluations ask."""
+    """Return up to `count` distinct training questions. Questions that the model can answer without
+    a search are among them, except those that evaluations ask."""
     rng = random.Random(f"tasks:{seed}")
     found: dict[Route, None] = {}
     for attempt in range(20 * count):
@@ -36,8 +36,8 @@ def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
 
 
 def evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Distinct questions to test on; `splits` says how many of each, at most. No split depends on
-    the others.
+    """Return distinct questions to test on; `splits` says how many of each, at most. No split
+    depends on the others.
 
     Only `train` asks what training may ask verbatim. Everywhere else the model has to search for
     held-out entities only, whose names and facts no training shows, and questions that need no
@@ -68,8 +68,8 @@ class Rule:
     along: Callable[[Atlas, str, int], Sequence[tuple[str, ...]]] = Atlas.chains
 
     def sample(self, world: Atlas, rng: random.Random, count: int) -> list[Route]:
-        """Up to `count` distinct paths, as evenly over the hops and as near to START_WEIGHT as the
-        world allows."""
+        """Sample up to `count` distinct paths, as evenly over the hops and as near to START_WEIGHT
+        as the world allows."""
         if count == 0:
             return []
         open_ = [self._shuffled(world, rng, hops) for hops in self.hops]
@@ -82,7 +82,7 @@ class Rule:
         return found
 
     def _shuffled(self, world: Atlas, rng: random.Random, hops: int) -> Iterator[Route]:
-        """All paths of a length, in random order."""
+        """Yield all paths of a length, in random order."""
         places = {
             (kind, region): self._paths(world, names, kind, hops)
             for (kind, region), names in world.by_kind.items()
@@ -105,7 +105,7 @@ def _is_heldout(world: Atlas, path: Route) -> bool:
 
 
 def _is_new(world: Atlas, path: Route) -> bool:
-    """Whether a path needs no fact of the training region and is asked in no training."""
+    """Return whether a path needs no fact of the training region and is asked in no training."""
     regions = world.regions_of(path)
     return "train" not in regions and ("heldout" in regions or world.is_test(path))
 

@@ -1,4 +1,4 @@
-"""How an agent comes to read the article of a name.
+"""Ways in which an agent comes to read the article of a name.
 
 The search of an index gives the article itself. On the world's web site a search gives the address
 of a page, and pages have links.
@@ -24,7 +24,7 @@ ADDRESS = re.compile(r"https?://[^\s()]+")
 
 
 def act(world: Atlas, name: str, addresses: Collection[str]) -> tuple[Thought, Action]:
-    """The thought and the call that lead to the article of a name.
+    """Return the thought and the call that lead to the article of a name.
 
     `addresses` are those that the agent has met; a page whose address it knows needs no search.
     """
@@ -37,15 +37,15 @@ def act(world: Atlas, name: str, addresses: Collection[str]) -> tuple[Thought, A
 def next_move(
     world: Atlas, name: str, last: Step | None, addresses: Collection[str]
 ) -> Thought | Action:
-    """One of the two steps of `act`: the call if the last step was that thought."""
+    """Return the next of the two steps of `act`: the call if the last step was that thought."""
     thought, action = act(world, name, addresses)
     intends = isinstance(last, Thought) and last.text.endswith(thought.text)
     return action if intends else thought
 
 
 def found_by(world: Atlas, action: Action) -> Observation:
-    """The observation that a tool gives for a call. Raises ValueError if the call names no article,
-    because the world does not know what a ranking would find for it, nor other pages."""
+    """Return the observation that a tool gives for a call. Raises ValueError if the call names no
+    article, because the world does not know what a ranking would find for it, nor other pages."""
     match action:
         case Action("search", {"query": str(name)}) if name in world.entities:
             return Observation(_result(world, name))
@@ -57,8 +57,8 @@ def found_by(world: Atlas, action: Action) -> Observation:
 
 
 def reading_steps(world: Atlas, name: str, addresses: Collection[str] = ()) -> list[Step]:
-    """The thoughts, calls and observations of an agent until it has read the article of a name.
-    `addresses` as in `act`."""
+    """Return the thoughts, calls and observations of an agent until it has read the article of a
+    name. `addresses` as in `act`."""
     thought, action = act(world, name, addresses)
     found = found_by(world, action)
     steps: list[Step] = [thought, action, found]
@@ -68,27 +68,27 @@ def reading_steps(world: Atlas, name: str, addresses: Collection[str] = ()) -> l
 
 
 def addresses_in(text: str) -> set[str]:
-    """The addresses that a text names."""
+    """Return the addresses that a text names."""
     return set(ADDRESS.findall(text))
 
 
 def addresses_met(steps: Iterable[Step]) -> set[str]:
-    """All addresses that the observations among some steps name."""
+    """Return all addresses that the observations among some steps name."""
     return {a for step in steps if isinstance(step, Observation) for a in addresses_in(step.text)}
 
 
 def shown_facts(world: Atlas, name: str) -> set[tuple[str, str]]:
-    """The facts (subject, relation) that the result of a search for a name states."""
+    """Return the facts (subject, relation) that the result of a search for a name states."""
     return true_facts(world, found_by(world, Action("search", {"query": name})).text)
 
 
 def true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
-    """The facts (subject, relation) that the articles in a text state as they are."""
+    """Return the facts (subject, relation) that the articles in a text state as they are."""
     return {(s, r) for s, r, value in stated_facts(text) if world.facts.get((s, r)) == value}
 
 
 def _result(world: Atlas, name: str) -> str:
-    """Of a search for a name, which is about one result."""
+    """Return the result of a search for a name. It holds one passage or page."""
     article = world.passage(name)
     if world.site is None:
         return f'result 1: "{article["title"]}"\n{article["text"]}'
@@ -98,7 +98,7 @@ def _result(world: Atlas, name: str) -> str:
 
 
 def _page(world: Atlas, name: str) -> str:
-    """The page of an entity as the tool `crawl_page` gives it."""
+    """Return the page of an entity as the tool `crawl_page` gives it."""
     assert world.site is not None
     links = tuple(links_of(world.site, name, world.named_by(name)))
     page = Page(text_of(world.passage(name)["text"]), links)
@@ -106,7 +106,7 @@ def _page(world: Atlas, name: str) -> str:
 
 
 def _places(world: Atlas, name: str) -> list[str]:
-    """Where a page is, and where a link may say that it is."""
+    """Return where a page is, and where a link may say that it is."""
     if world.site is None:
         return []
     return [address(world.site, name), address(world.site, name, "moved")]

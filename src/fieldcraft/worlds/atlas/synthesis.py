@@ -26,8 +26,8 @@ PLURAL = {"person": "people", "company": "companies", "city": "cities", "country
 
 
 def deeper(world: Atlas, task: Task, rng: random.Random) -> Task | None:
-    """A question that asks for something about the answer of another one of this world; None if
-    only reserved chains, or questions of evaluations, go on from there."""
+    """Return a question that asks for something about the answer of another one of this world; None
+    if only reserved chains, or questions of evaluations, go on from there."""
     path: Route = tuple(task.meta["path"])
     kind = world.entities[world.hops(path)[-1][2]].kind
     further = [(*path, relation) for relation in RELATIONS[kind]]
@@ -40,7 +40,7 @@ def deeper(world: Atlas, task: Task, rng: random.Random) -> Task | None:
 
 
 def joined(world: Atlas, kind: str, rng: random.Random) -> Task | None:
-    """A question of one of JOINS; None if the draws of a try do not fit together."""
+    """Return a question of one of JOINS; None if the draws of a try do not fit together."""
     if kind == "intersect":
         return _intersect(world, rng)
     first = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
@@ -78,8 +78,8 @@ def _compare(
 
 
 def _count(world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random) -> Task | None:
-    """The number comes first, so that each is as frequent as the world allows: all but so many of
-    the entities share their end."""
+    """Draw a question for a number of entities. The number comes first, so that each is as frequent
+    as the world allows: all but so many of the entities share their end."""
     number = rng.randint(1, ENTITIES)
     by_end: dict[str, list[str]] = {}
     for name in names:
@@ -127,13 +127,14 @@ def _task(
 
 
 def told_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """(subject, relation) -> object, as the texts of articles state them."""
+    """Return (subject, relation) -> object, as the texts of articles state them."""
     stated = (fact for passage in passages for fact in stated_facts(passage["text"]))
     return {(subject, relation): value for subject, relation, value in stated}
 
 
 def told_answer(told: Mapping[tuple[str, str], str], task: Task) -> str | None:
-    """The answer of a question of this module by the articles, None where they do not tell it."""
+    """Return the answer of a question of this module by the articles, None where they do not tell
+    it."""
     ends = []
     for subject, *relations in task.meta["paths"]:
         at: str | None = subject

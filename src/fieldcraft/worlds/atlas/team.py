@@ -21,7 +21,7 @@ MISSED = ("Good", "Poor", "Fair")  # the search found another article
 
 
 class Mistake(Enum):
-    """What can go wrong in a chain, once of each kind."""
+    """Mistake that can occur in a chain, once of each kind."""
 
     SEARCH = auto()  # a search for another name; the reflection after it sees that
     READ = auto()  # another fact of the article; the reflection after it sees that
@@ -31,8 +31,8 @@ class Mistake(Enum):
 def team_demonstration(
     world: Atlas, path: Route, rng: random.Random, mistakes: float = MISTAKES
 ) -> list[Step]:
-    """The chain of a team that plans, searches for what the model was not taught, reflects after
-    every search, and suggests and checks its answer, which is right in the end.
+    """Return the chain of a team that plans, searches for what the model was not taught, reflects
+    after every search, and suggests and checks its answer, which is right in the end.
 
     `rng` fixes which mistakes it makes and where; `mistakes` is the probability of each kind.
     """
@@ -73,7 +73,7 @@ class _Work:
     read: set[tuple[str, str]] = field(default_factory=set)
 
     def searches(self) -> list[int]:
-        """The hops that need a search."""
+        """Return the hops that need a search."""
         found, read = [], set[tuple[str, str]]()
         for number, (subject, relation, _) in enumerate(self.hops):
             if must_search(self.world, subject, relation, read):
@@ -122,7 +122,7 @@ class _Work:
         self.state(number)
 
     def _others(self, subject: str, relation: str) -> list[str]:
-        """The objects of the other relations of an entity, each of another kind."""
+        """Return the objects of the other relations of an entity, each of another kind."""
         told = RELATIONS[self.world.entities[subject].kind]
         return [self.world.facts[subject, other] for other in told if other != relation]
 
@@ -148,5 +148,5 @@ class _Work:
         self.steps.append(Thought(name, Role.SUGGEST))
 
     def _proof(self) -> str:
-        """All facts of the path, one after the other."""
+        """Return all facts of the path, one after the other."""
         return " ".join(statement(*hop) for hop in self.hops)

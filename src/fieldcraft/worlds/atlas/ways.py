@@ -19,9 +19,9 @@ SEARCH, PAGE = "web_search", "crawl_page"  # the tools
 
 
 def ways(world: Atlas, *paths: Route) -> list[dict[str, int]]:
-    """Calls by tool after which every fact on the paths is taught or was read: each number of
-    searches with the least number of pages beside it, none of which takes more of both than
-    another."""
+    """Return the calls by tool after which every fact on the paths is taught or was read: each
+    number of searches with the least number of pages beside it, none of which takes more of both
+    than another."""
     facts = {(subject, relation) for path in paths for subject, relation, _ in world.hops(path)}
     subjects = sorted({subject for subject, _ in facts})
     snippets = {name: shown_facts(world, name) for name in subjects}
@@ -41,7 +41,7 @@ def ways(world: Atlas, *paths: Route) -> list[dict[str, int]]:
 
 
 def with_ways(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
-    """The questions of a world with the ways to answer them."""
+    """Return the tasks of a world with the ways to answer them."""
     return [
         replace(task, meta={**task.meta, WAYS: ways(world, tuple(task.meta["path"]))})
         for task in tasks

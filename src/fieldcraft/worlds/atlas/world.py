@@ -111,7 +111,8 @@ class AtlasWorld(World):
         return self._with_ways(evaluation_tasks(self.facts, self.seed, splits))
 
     def _with_ways(self, tasks: list[Task]) -> list[Task]:
-        """On a site, where an article can be read in two ways."""
+        """Return the tasks with the ways to answer them on a site, where an article can be read in
+        two ways."""
         return tasks if self.site is None else with_ways(self.facts, tasks)
 
     def demonstrations(

@@ -30,8 +30,8 @@ NOTES_AT_ONCE = 200  # in a notebook made for records
 
 
 def sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, list[Step]]]:
-    """Questions of Abacus without end, about one new notebook after the other, and their answers
-    with as few programs as possible. No note is that of a name in `reserved`."""
+    """Yield the questions of Abacus without end, about one new notebook after the other, and their
+    answers with as few programs as possible. No note is that of a name in `reserved`."""
     number = 0
     while True:
         rng = random.Random(f"records:{seed}:{number}")
@@ -42,7 +42,8 @@ def sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, list[Step
 
 
 def record(task: Task, steps: Sequence[Step], tokenizer: Tokenizer) -> Trajectory:
-    """The record of an answer. What came back is read and not written, as an observation is."""
+    """Return the record of an answer. Text that came back is read and not written, as an
+    observation is."""
 
     def segment(author: Author, text: str) -> Segment:
         return Segment(author, encode_written(tokenizer, f"{text}\n"), f"{text}\n")

@@ -54,7 +54,7 @@ class DomainsWorld(World):
         code: dict[str, Any] | None = None,
         search: dict[str, Any] | None = None,
     ) -> None:
-        """Make both.
+        """Make the worlds of both domains.
 
         Args:
             seed: of the run.
@@ -104,8 +104,8 @@ class DomainsWorld(World):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """The base texts of both domains; or the demonstrations of one, whose tool is called by its
-        own name or by the names of the recipe."""
+        """Return the base texts of both domains; or the demonstrations of one, whose tool is called
+        by its own name or by the names of the recipe."""
         if data == "base":
             return self._base(BASE_SIZE if count is None else min(count, BASE_SIZE), dialect)
         domain = data.removesuffix(SEVERAL)
@@ -120,7 +120,7 @@ class DomainsWorld(World):
         return self.parts[domain].demonstrations("demonstrations", count, dialect, [tool])
 
     def _base(self, count: int, dialect: Dialect) -> list[Trajectory]:
-        """No text of the base shows a tool."""
+        """Return the base texts of both domains. None of them shows a tool."""
         share = round(count * BASE_SHARE)
         texts = [
             text
@@ -150,11 +150,11 @@ class DomainsWorld(World):
 
 
 def with_tool_of(domain: str, task: Task) -> Task:
-    """The question with the tool of its domain alone."""
+    """Return the question with the tool of its domain alone."""
     return replace(task, meta={**task.meta, OFFERED: [TOOLS[domain]]})
 
 
 def _called(by: str, task: Task, split: str) -> Task:
-    """The question of a split, whose tool has its own name or one that no training shows."""
+    """Return the question of a split, whose tool has its own name or one that no training shows."""
     identity = task.id if by == OWN else f"{task.id}:{by}"
     return replace(task, id=identity, meta={**task.meta, "split": split, CALLED: by})

@@ -24,21 +24,21 @@ class Map:
         return [place for place, direction in self.neighbours if direction == DIRECTIONS[0]]
 
     def article(self, place: str) -> str:
-        """What a place's article says."""
+        """Return what a place's article says."""
         return " ".join(fact(d, place, self.neighbours[place, d]) for d in DIRECTIONS)
 
     def passages(self) -> list[dict[str, str]]:
         return [{"id": p, "title": p, "text": self.article(p)} for p in self.places]
 
     def way(self, walk: Walk) -> list[str]:
-        """The places that a walk comes through, its start and its end among them."""
+        """Return the places that a walk comes through, its start and its end among them."""
         found = [walk.start]
         for _ in range(walk.steps):
             found.append(self.neighbours[found[-1], walk.direction])
         return found
 
     def task(self, walk: Walk, split: str) -> Task:
-        """The question of a walk. Every place on the way has to be looked up."""
+        """Return the question of a walk. Every place on the way has to be looked up."""
         meta = {
             "split": split,
             "hops": walk.steps,
@@ -52,7 +52,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """So many steps in one direction. As text it is the question."""
+    """Number of steps in one direction. As text it is the question."""
 
     start: str
     direction: str
@@ -67,7 +67,7 @@ def fact(direction: str, place: str, neighbour: str) -> str:
 
 
 def new_map(rng: random.Random, count: int, used: set[str]) -> Map:
-    """A map of `count` new places. Their names are added to `used`."""
+    """Draw a map of `count` new places. Their names are added to `used`."""
     places = [fresh_name("place", rng, used) for _ in range(count)]
     return Map(
         {
@@ -79,14 +79,14 @@ def new_map(rng: random.Random, count: int, used: set[str]) -> Map:
 
 
 def _others(rng: random.Random, places: list[str], place: str) -> list[str]:
-    """A neighbour for each direction, all of them different."""
+    """Draw a neighbour for each direction, all of them different."""
     found = [other for other in rng.sample(places, len(DIRECTIONS) + 1) if other != place]
     return found[: len(DIRECTIONS)]
 
 
 def walks(rng: random.Random, on: Map, steps: range) -> Iterator[Walk]:
-    """Distinct walks that come through no place twice, the numbers of steps in turn. They end when
-    it has become hard to find another one."""
+    """Yield distinct walks that come through no place twice, the numbers of steps in turn. They end
+    when it has become hard to find another one."""
     places, seen = on.places, set[Walk]()
     for attempt in range(50 * len(places)):
         walk = Walk(rng.choice(places), rng.choice(DIRECTIONS), steps[attempt % len(steps)])

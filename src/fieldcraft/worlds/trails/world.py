@@ -74,10 +74,10 @@ class TrailsWorld(World):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Walks on maps of their own, so that a place can only be read and not remembered. Those of
-        `folded` have all lengths, and are folded after one article or two; those of `careless` are
-        the same by a teacher who forgets, on many long walks, to write how far it still is. Those
-        of `demonstrations` fit into one chain."""
+        """Return walks on maps of their own, so that a place can only be read and not remembered.
+        Those of `folded` have all lengths, and are folded after one article or two; those of
+        `careless` are the same by a teacher who forgets, on many long walks, to write how far it
+        still is. Those of `demonstrations` fit into one chain."""
         rng = random.Random(f"{data}:{self.seed}")
         walked = {"folded": folded, "careless": often_careless, "demonstrations": straight}[data]
         drawn = self._drills(rng, SHORT if data == "demonstrations" else STEPS)
@@ -87,7 +87,8 @@ class TrailsWorld(World):
         ]
 
     def _drills(self, rng: random.Random, steps: range) -> Iterator[tuple[Map, Walk]]:
-        """Walks without end, on one new map after the other; none has a name of the evaluations."""
+        """Yield the walks without end, on one new map after the other; none has a name of the
+        evaluations."""
         reserved = set(self.testing.places)
         for _ in numbers():
             on = new_map(rng, DRILL_PLACES, set(reserved))
@@ -95,7 +96,7 @@ class TrailsWorld(World):
                 yield on, walk
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        """All texts that a model of this world reads and writes, without names."""
+        """Yield all texts that a model of this world reads and writes, without names."""
         for direction in DIRECTIONS:
             yield f"Go {STEPS[-1]} times {direction} from . Where are you?\n\n"
             yield fact(direction, "", "")
@@ -110,7 +111,8 @@ class TrailsWorld(World):
 
 
 def straight(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """The walk in one chain: after each article, where it leads and how far it still is."""
+    """Return the steps of a walk in one chain: after each article, where it leads and how far it
+    still is."""
     *way, end = on.way(walk)
     steps: list[Step] = [Thought(_left(walk.steps))]
     for number, place in enumerate(way, start=1):
@@ -120,8 +122,8 @@ def straight(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
 
 
 def folded(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """The same, where some of the thoughts after an article are summaries: at random places, so
-    that the policy learns to sum up wherever it is asked to."""
+    """Return the steps of a walk in which some of the thoughts after an article are summaries: at
+    random places, so that the policy learns to sum up wherever it is asked to."""
     steps, read = straight(on, walk, rng), 0
     for at, step in enumerate(steps):
         read += isinstance(step, Observation)
@@ -132,15 +134,16 @@ def folded(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
 
 
 def often_careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """The same by a teacher whose summaries of long walks are often worth little."""
+    """Return the steps of a walk as `folded` does, by a teacher whose summaries of long walks are
+    often worth little."""
     if walk.steps >= CARELESS_FROM and rng.random() < CARELESS_SHARE:
         return careless(on, walk, rng)
     return folded(on, walk, rng)
 
 
 def careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """The walk of a teacher whose summaries say where he is and not how far it still is. In the
-    next chain he guesses that, so his answer is right by chance."""
+    """Return the steps of a teacher whose summaries say where he is and not how far it still is. In
+    the next chain he guesses that, so his answer is right by chance."""
     steps: list[Step] = [Thought(_left(walk.steps))]
     place, left, read = walk.start, walk.steps, 0
     for calls in numbers(1):
@@ -158,7 +161,7 @@ def careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
 
 
 def found(on: Map, place: str) -> Observation:
-    """What the search tool gives for the name of a place."""
+    """Return what the search tool gives for the name of a place."""
     return Observation(f'result 1: "{place}"\n{on.article(place)}')
 
 

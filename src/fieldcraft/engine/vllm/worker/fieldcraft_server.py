@@ -1,4 +1,4 @@
-"""Runs vLLM's server for as long as the process that started it lives.
+"""A run of vLLM's server for as long as the process that started it lives.
 
 It runs in vLLM's own Python, so it imports nothing of fieldcraft. The first argument is a folder
 that is deleted at the end, the others are those of the server. Its standard input is a pipe that

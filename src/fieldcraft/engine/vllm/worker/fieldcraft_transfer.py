@@ -1,4 +1,4 @@
-"""How vLLM takes over weights that trainers send: an engine for its weight-transfer interface.
+"""The engine with which vLLM takes over weights that trainers send, by its transfer interface.
 
 It runs in vLLM's own process and Python, so it imports nothing of fieldcraft.
 """
@@ -22,8 +22,8 @@ from vllm.model_executor.model_loader.reload import (
 
 @dataclass
 class Coming(WeightTransferInitInfo):
-    """What a trainer at an address is about to send to `size - 1` workers. Those of this server
-    have the numbers from `first` on."""
+    """The announcement of what a trainer at an address is about to send to `size - 1` workers.
+    Those of this server have the numbers from `first` on."""
 
     host: str
     port: int
@@ -34,12 +34,12 @@ class Coming(WeightTransferInitInfo):
 
 @dataclass
 class Arrived(WeightTransferUpdateInfo):
-    """All of it has come."""
+    """Sign that all of it has come."""
 
 
 class Receiver(WeightTransferEngine[Coming, Arrived]):
-    """Weights travel while the server samples: a thread receives them into memory of the CPU. They
-    are loaded by vLLM's calls for an update, while the server is paused."""
+    """A receiver of weights that travel while the server samples: a thread receives them into
+    memory of the CPU. They are loaded by vLLM's calls for an update, while the server is paused."""
 
     init_info_cls = Coming
     update_info_cls = Arrived
@@ -65,7 +65,7 @@ class Receiver(WeightTransferEngine[Coming, Arrived]):
         self._coming = self._thread.submit(self._wire.receive, init_info.forms)
 
     def arrived(self) -> str:
-        """Wait for what comes. Returns why it has not come, or nothing."""
+        """Wait for what comes. Returns the reason if it has not come, else an empty string."""
         assert self._coming is not None
         try:
             self._coming.result()

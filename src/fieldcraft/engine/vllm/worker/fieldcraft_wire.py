@@ -23,7 +23,7 @@ Form = tuple[str, str, Sequence[int]]  # name, type such as bfloat16, shape
 
 
 class Wire:
-    """One end of it. Number 0 sends; the others of the `size` receive.
+    """One end of a wire. Number 0 sends; the others of the `size` receive.
 
     All meet at an address of number 0, whose `port` is a free one if it is 0. They join when the
     first tensor travels, and stay together. What fails raises one of FAILURES, after `silence`
@@ -49,13 +49,13 @@ class Wire:
             self.port = self._store.port
 
     def send(self, tensors: Mapping[str, Tensor]) -> None:
-        """One after the other, from any device."""
+        """Send tensors one after the other, from any device."""
         with self._aside():
             for tensor in tensors.values():
                 self._broadcast(tensor.to(self._device))
 
     def receive(self, forms: Sequence[Form]) -> dict[str, Tensor]:
-        """What number 0 sends, in the memory of the CPU; `forms` are in its order."""
+        """Receive what number 0 sends, in the memory of the CPU; `forms` are in its order."""
         found = {}
         with self._aside():
             for name, dtype, shape in forms:
@@ -94,14 +94,14 @@ class Wire:
         work.wait()
 
     def _aside(self) -> AbstractContextManager[object]:
-        """On a GPU tensors travel beside what else it computes."""
+        """Return a context in which tensors travel beside what else a GPU computes."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))
 
 
 def forms_of(tensors: Mapping[str, Tensor]) -> list[Form]:
-    """What the receivers have to know, in the order in which tensors are sent."""
+    """Return the forms that the receivers have to know, in the order in which tensors are sent."""
     return [
         (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""What fieldcraft adds to a worker of vLLM: it loads weights and says what it serves.
+"""A worker of vLLM with what fieldcraft adds: it loads weights and says what it serves.
 
 It runs in vLLM's own process and Python, so it imports nothing of fieldcraft. vLLM finds it by
 `--worker-extension-cls fieldcraft_worker.Worker`, with this file's folder on PYTHONPATH.
@@ -21,8 +21,9 @@ class Worker:
     weight_transfer_engine: Any
 
     def fieldcraft_describe(self) -> dict[str, Any]:
-        """`config` is the model's config.json. `seeds` says whether requests may have seeds: on a
-        CPU vLLM dies of one whose prompt is cut into pieces (chunked prefill)."""
+        """Return a description of the model that is served. `config` is the model's config.json.
+        `seeds` says whether requests may have seeds: on a CPU vLLM dies of one whose prompt is cut
+        into pieces (chunked prefill)."""
         chunked = bool(self.vllm_config.scheduler_config.enable_chunked_prefill)
         return {
             "config": self.vllm_config.model_config.hf_config.to_dict(),
@@ -36,14 +37,16 @@ class Worker:
         pack_embeddings(runner.get_model(), runner.device)
 
     def fieldcraft_arrived(self) -> str:
-        """Why weights that a trainer sends have not come, once that is known; "" if they have."""
+        """Return the reason why weights that a trainer sends have not come, once that is known; ""
+        if they have."""
         reason: str = self.weight_transfer_engine.arrived()
         return reason
 
 
 def pack_embeddings(model: Any, device: Any) -> None:
-    """On a CPU vLLM packs the weights of linear layers when it loads them. A reload packs them
-    again, but for those of an output layer that shares the embedding: they are packed here."""
+    """Pack the weights of an output layer that shares the embedding. On a CPU vLLM packs the
+    weights of linear layers when it loads them, but a reload does not pack those of such a layer
+    again."""
     if device.type == "cpu":
         for module in model.modules():
             if isinstance(module, VocabParallelEmbedding):  # an output layer is one, too

@@ -1,0 +1,135 @@
+"""Runs whose numbers must stay the same when code is moved or renamed.
+
+    python scripts/golden.py OUT             # run all of them into a new folder
+    python scripts/golden.py OUT --like OLD  # and compare with those that were run before
+
+Seven short runs with fixed seeds and one thread: several methods, an adapter, two ranks. Compared
+are all metrics, reports and trajectories, without times. `--keys FILE` names a JSON file with old
+keys and new ones, for a change that renames keys of files. Asynchronous runs are not among them, as
+their order depends on the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SCRATCH = ["device=cpu", "scratch.layers=2", "scratch.width=32", "scratch.heads=2"]
+ATLAS = [*SCRATCH, "world.people=60", "world.variants=4"]
+EVALUATED = ["evaluation.splits.heldout=12", "evaluation.splits.known=6"]
+
+
+def shortened(kind: str, *stages: str) -> list[str]:
+    """Return overrides that make stages short: supervised ones, or those with rollouts."""
+    keys = {
+        "sft": ("steps=12", "epochs=null", "examples=60", "batch=6"),
+        "rl": ("steps=2", "questions=4", "group=4"),
+    }
+    return [f"stages.{stage}.{key}" for stage in stages for key in keys[kind]]
+
+
+SMOKE = [*ATLAS, *shortened("sft", "base", "sft2"), *shortened("rl", "rl2"), *EVALUATED]
+CODE = [f"evaluation.splits.{name}=4" for name in ("heldout", "mixed", "known", "traps")]
+RUNS: dict[str, list[str]] = {
+    "smoke": ["smoke", *SMOKE],
+    "autocoa-mini": [
+        *("autocoa-mini", *ATLAS, *EVALUATED, "evaluation.splits.mixed=6"),
+        *shortened("sft", "base", "sft1", "sft2", "sft3"),
+        *shortened("rl", "rl1", "rl2"),
+    ],
+    "code-mini": [
+        *("code-mini", *SCRATCH, "world.notes=60", "world.heldout_notes=60", *CODE),
+        *("evaluation.splits.four_steps=4", *shortened("sft", "base", "sft")),
+        *shortened("rl", "rl"),
+    ],
+    "afm-mini": [
+        *("afm-mini", *ATLAS, *shortened("sft", "base", "sft"), *shortened("rl", "rl")),
+        *("stages.rl.keep_groups=all", "select.questions=8", "select.samples=2", "select.most=1"),
+        "evaluation.splits.heldout=12",
+    ],
+    "otc-table": [
+        *("otc-table", "seeds=[0]", *ATLAS, "evaluation.splits={mixed: 8, known: 4}"),
+        *shortened("sft", "base", "sft"),
+        *shortened("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
+    ],
+    "lora": ["smoke", *SMOKE, "lora={rank: 4, alpha: 8}"],
+    "ranks": ["smoke", *SMOKE, "cluster.trainers=2", "cluster.engines=1"],
+}
+FILES = ("metrics.jsonl", "report.json", "rollouts.jsonl", "knowledge.jsonl", "closed_book.jsonl")
+TIME = re.compile(
+    r"(^|_)seconds($|_)|per_second|^publish_|^versions$|^began$|^threads$|^memory|^sampler_waits"
+)
+
+
+def run(name: str, out: Path) -> None:
+    """Do one of the runs in a folder. Raises CalledProcessError where it fails."""
+    command = [sys.executable, "-m", "fieldcraft", "run", *RUNS[name], "--out", str(out / name)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name} failed:\n{done.stderr[-3000:]}")
+
+
+def compared_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a run that hold numbers, as paths below the folder."""
+    for path in sorted(folder.rglob("*.json*")):
+        if path.name in FILES or path.parent.name == "evaluations":
+            yield path.relative_to(folder)
+
+
+def content(path: Path, keys: dict[str, str]) -> list[Any]:
+    """Return the records of a file without times, with its keys as they are named now."""
+    text = path.read_text("utf-8")
+    records = text.splitlines() if path.suffix == ".jsonl" else [text]
+    return [without_times(json.loads(record), keys) for record in records]
+
+
+def without_times(value: Any, keys: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        kept = {key: inner for key, inner in value.items() if not TIME.search(key)}
+        return {keys.get(key, key): without_times(inner, keys) for key, inner in kept.items()}
+    if isinstance(value, list):
+        return [without_times(inner, keys) for inner in value]
+    return value
+
+
+def differences(new: Path, old: Path, keys: dict[str, str]) -> list[str]:
+    """Return a line for each file that differs between two folders of runs."""
+    found = []
+    for name in RUNS:
+        files = {*compared_files(old / name), *compared_files(new / name)}
+        for file in sorted(files):
+            both = [folder / name / file for folder in (old, new)]
+            if not all(path.exists() for path in both):
+                found.append(f"{name}/{file} is in one of them only")
+            elif content(both[0], keys) != content(both[1], {}):
+                found.append(f"{name}/{file} differs")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--like", type=Path)
+    parser.add_argument("--keys", type=Path)
+    given = parser.parse_args()
+    for name in RUNS:
+        print(f"{name} ...", flush=True)
+        run(name, given.out)
+    if given.like is None:
+        return
+    keys = {} if given.keys is None else json.loads(given.keys.read_text("utf-8"))
+    found = differences(given.out, given.like, keys)
+    print("\n".join(found) or "all numbers are equal")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The files of a stage, and those of an evaluation, in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.rollouts import ROLLOUTS
+from fieldcraft.records.timeline import TIMELINE
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class StageFolder:
+    """Files of a stage. Its checkpoints are `step-NNNNNN`, see train/checkpoint.py."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """One row a step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        """Rows of a stage of reinforcement learning, one a step: who was at work."""
+        return self.path / TIMELINE
+
+    @property
+    def rollouts(self) -> Path:
+        """Rollouts of a stage of reinforcement learning: a group of a few steps, see
+        records/rollouts.py."""
+        return self.path / ROLLOUTS
+
+    @property
+    def model(self) -> Path:
+        """The result in Hugging Face format, in float32, an adapter merged."""
+        return self.path / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """Adapter in PEFT's format, with LoRA."""
+        return self.path / "adapter"
+
+    @property
+    def record(self) -> Path:
+        """Seconds and the last metrics; written last."""
+        return self.path / "stage.json"
+
+    @property
+    def done(self) -> bool:
+        return self.record.exists()
+
+    def read_record(self) -> dict[str, Any]:
+        """Return `seconds` and `metrics`. Raises UserError for a file that is damaged."""
+        advice = f"{put_aside(self.path)} to train this stage again"
+        found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
+        return found
+
+
+class _StageRecord(BaseModel):
+    seconds: float
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFiles:
+    """Files of an evaluation."""
+
+    trajectories: Path
+    summary: Path
+
+    @property
+    def done(self) -> bool:
+        return self.summary.exists()
+
+    def read(self) -> tuple[list[Trajectory], float]:
+        """Return all trajectories, and the seconds that they took. Raises UserError as `each`
+        does."""
+        return list(self.each()), self._record()["seconds"]
+
+    def each(self) -> Iterator[Trajectory]:
+        """Yield the trajectories, read one by one, and only as far as the caller goes. Raises
+        UserError where they are damaged, or at the end if they are not as many as the summary is
+        of."""
+        summary = self._record()["summary"]
+        wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
+        count = 0
+        for trajectory in read_trajectories(self.trajectories, self._advice):
+            yield trajectory
+            count += 1
+        if count != wanted:
+            raise Damaged(
+                f"{self.trajectories} holds {count} trajectories instead of {wanted};"
+                f" {self._advice}."
+            )
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return the figures. Raises UserError for a file that is damaged."""
+        found: dict[str, Any] = self._record()["summary"]
+        return found
+
+    def _record(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
+        return found
+
+    @property
+    def _advice(self) -> str:
+        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
+
+
+class _Part(BaseModel):
+    n: int
+
+
+class _Summary(_Part):
+    splits: dict[str, _Part] = Field(default={})
+
+
+class _EvaluationRecord(BaseModel):
+    seconds: float
+    summary: _Summary

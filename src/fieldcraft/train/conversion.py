@@ -1,0 +1,41 @@
+"""The process that makes whole models: `python -m fieldcraft.train.conversion KIND TARGET SOURCES`.
+
+It ends with 0 and TARGET, with 2 and a sentence as its last line on stderr, or, where it fails
+otherwise, without TARGET. `hub/converted.py` starts it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fieldcraft.hub.converted import hash_of_file
+from fieldcraft.records.files import atomic_folder, write_json
+from fieldcraft.train.from_gguf import write_from_gguf
+from fieldcraft.train.merging import write_merged
+from fieldcraft.types import UserError
+
+ORIGIN = "origin.json"  # for people: what the folder was made from
+_MAKERS: Mapping[str, Callable[..., None]] = {"gguf": write_from_gguf, "adapter": write_merged}
+
+
+def main(kind: str, target: str, *sources: str) -> None:
+    """Write a whole model into a new folder."""
+    paths = [Path(source) for source in sources]
+    with atomic_folder(Path(target)) as draft:
+        _MAKERS[kind](draft, *paths)
+        write_json(draft / ORIGIN, {"kind": kind, "sources": [_origin(path) for path in paths]})
+
+
+def _origin(path: Path) -> dict[str, str]:
+    digest = {"sha256": hash_of_file(path)} if path.is_file() else {}
+    return {"path": str(path.absolute()), **digest}
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,184 @@
+"""Articles of the gazetteer: how facts are written, in several wordings, and read again."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from fieldcraft.worlds.gazetteer.geonames import Place, PlaceKind, Value
+
+Fact = tuple[str, str]  # the name of a place, and a relation
+
+# The first sentence of a relation is also how a thought states it; each names the place.
+SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
+    "city": {
+        "country": (
+            "{place} is a city in {value}.",
+            "The city of {place} belongs to {value}.",
+            "{place} is a city that lies in {value}.",
+        ),
+        "region": (
+            "{place} lies in the region {value}.",
+            "{place} is part of {value}.",
+            "The region around {place} is {value}.",
+        ),
+        "time_zone": (
+            "The time zone of {place} is {value}.",
+            "Clocks in {place} follow {value}.",
+            "{place} uses the time zone {value}.",
+        ),
+        "population": (
+            "{place} has {value} inhabitants.",
+            "The population of {place} is {value}.",
+            "{value} people live in {place}.",
+        ),
+    },
+    "region": {
+        "country": (
+            "{place} is a region of {value}.",
+            "The region {place} belongs to {value}.",
+            "{place} is one of the regions of {value}.",
+        ),
+        "largest_city": (
+            "The largest city of {place} is {value}.",
+            "{value} is the largest city in {place}.",
+            "No city in {place} is larger than {value}.",
+        ),
+    },
+    "country": {
+        "continent": (
+            "{place} is a country in {value}.",
+            "The country {place} is part of {value}.",
+            "{place} is one of the countries of {value}.",
+        ),
+        "capital": (
+            "The capital of {place} is {value}.",
+            "{value} is the capital of {place}.",
+            "The government of {place} sits in {value}.",
+        ),
+        "currency": (
+            "The currency of {place} is the {value}.",
+            "People in {place} pay with the {value}.",
+            "Prices in {place} are given in the {value}.",
+        ),
+        "language": (
+            "The language of {place} is {value}.",
+            "{value} is the official language of {place}.",
+            "In {place}, laws are written in {value}.",
+        ),
+        "area": (
+            "{place} covers {value} square kilometres.",
+            "The area of {place} is {value} square kilometres.",
+            "{place} is {value} square kilometres large.",
+        ),
+        "population": (
+            "{place} has {value} inhabitants.",
+            "The population of {place} is {value}.",
+            "{value} people live in {place}.",
+        ),
+        "neighbours": (
+            "{place} borders {value}.",
+            "The neighbours of {place} are {value}.",
+            "{place} shares its land borders with {value}.",
+        ),
+    },
+}
+
+
+def statement(place: Place, relation: str) -> str:
+    """Return the sentence by which a thought states a fact."""
+    template = SENTENCES[place.kind][relation][0]
+    return template.format(place=place.name, value=place.facts[relation].text)
+
+
+def relations_of(place: Place) -> list[str]:
+    """Return the relations of a place that its article tells, in their order."""
+    return [relation for relation in SENTENCES[place.kind] if relation in place.facts]
+
+
+def article(place: Place, edition: str = "") -> str:
+    """Return the text about a place. Which wordings it has, and the order of all sentences but the
+    first, follow from the name and the edition."""
+    rng = random.Random(f"article:{place.name}:{edition}")
+    first, *others = relations_of(place)
+    rng.shuffle(others)
+    return " ".join(
+        rng.choice(SENTENCES[place.kind][relation]).format(
+            place=place.name, value=place.facts[relation].text
+        )
+        for relation in (first, *others)
+    )
+
+
+def query_for(place: Place) -> str:
+    """Return the query that finds the article of a place. The kind tells a country from the cities
+    whose articles name it."""
+    return f"{place.name} {place.kind}"
+
+
+def read_article(title: str, text: str) -> dict[Fact, str]:
+    """Read the facts that an article states about its title, true or not, with their objects."""
+    found: dict[Fact, str] = {}
+    for relation, pattern in _patterns(title):
+        if match := pattern.search(text):
+            found.setdefault((title, relation), match["value"])
+    return found
+
+
+@cache
+def _patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple(
+        (relation, _pattern(template, title))
+        for relations in SENTENCES.values()
+        for relation, templates in relations.items()
+        for template in templates
+    )
+
+
+def _pattern(template: str, title: str) -> re.Pattern[str]:
+    """Return a pattern for a sentence of an article about a title, from the start of the text or
+    after another one."""
+    written = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
+    written = written.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
+    return re.compile(rf"(?:^|(?<=\. )){written}\.(?= |$)", re.MULTILINE)
+
+
+def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
+    """Return whether a text has the form of the article of a place: each of its sentences once."""
+    place = places.get(title)
+    if place is None:
+        return False
+    told = {relation for _, relation in read_article(title, text)}
+    return told == set(relations_of(place)) and text.endswith(".")
+
+
+def outdated(place: Place, places: Mapping[str, Place]) -> Place:
+    """Return a place as an older article has it: some other values of the same kind."""
+    rng = random.Random(f"outdated:{place.name}")
+    same = [other for other in places.values() if other.kind == place.kind and other is not place]
+    facts = dict(place.facts)
+    for relation in relations_of(place):
+        if (other := rng.choice(same)).facts.get(relation) and rng.random() < OUTDATED_SHARE:
+            facts[relation] = other.facts[relation]
+    return Place(place.name, place.kind, place.country, place.inhabitants, facts)
+
+
+OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
+
+
+def true_facts(places: Mapping[str, Place], results: Iterator[tuple[str, str]]) -> set[Fact]:
+    """Return the facts that articles, as titles and texts, state as they are."""
+    return {
+        (name, relation)
+        for title, text in results
+        for (name, relation), told in read_article(title, text).items()
+        if is_true(places, (name, relation), told)
+    }
+
+
+def is_true(places: Mapping[str, Place], fact: Fact, told: str) -> bool:
+    """Return whether a fact has the object that is told."""
+    value: Value | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
+    return value is not None and value.text == told

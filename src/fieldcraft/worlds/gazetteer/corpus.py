@@ -1,0 +1,78 @@
+"""The passages of a gazetteer, plain or harder to read, and what a search shows of them."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.passages import format_passages
+from fieldcraft.types import Action, Observation
+from fieldcraft.worlds.gazetteer.articles import article, outdated
+from fieldcraft.worlds.gazetteer.geonames import Place
+
+NOW, BEFORE = 2025, 1998  # years of articles, where some are outdated
+
+
+def plain(places: Sequence[Place]) -> Iterator[dict[str, str]]:
+    """Yield an article for each place, with ids."""
+    for place in places:
+        yield _passage(place, "", article(place))
+
+
+def harder(
+    places: Sequence[Place],
+    others: Sequence[Place],
+    outdated_share: float,
+    duplicate_share: float,
+) -> Iterator[dict[str, str]]:
+    """Yield the articles with their years: for some places there is an older one, too, that
+    contradicts the newer one, and for some a second one in other words. `others` are places that no
+    question is about."""
+    named = {place.name: place for place in places}
+    for place in places:
+        yield _passage(place, "", _dated(NOW, article(place)))
+        rng = random.Random(f"editions:{place.name}")
+        if rng.random() < outdated_share:
+            yield _passage(place, "-old", _dated(BEFORE, article(outdated(place, named), "old")))
+        if rng.random() < duplicate_share:
+            yield _passage(place, "-again", _dated(NOW, article(place, "again")))
+    for place in others:
+        yield _passage(place, "", _dated(NOW, article(place)))
+
+
+def _passage(place: Place, edition: str, text: str) -> dict[str, str]:
+    return {"id": f"{place.kind}:{place.name}{edition}", "title": place.name, "text": text}
+
+
+def _dated(year: int, text: str) -> str:
+    return f"Written in {year}. {text}"
+
+
+class Corpus:
+    """Passages, and what a search for a query shows: the texts that the tool `search` gives.
+
+    The index is built in a temporary folder when it is first needed.
+    """
+
+    def __init__(self, passages: Sequence[dict[str, str]], shown: int) -> None:
+        self.passages = passages
+        self.shown = shown
+
+    @cached_property
+    def _index(self) -> SearchIndex:
+        folder = Path(mkdtemp(prefix="fieldcraft-"))
+        weakref.finalize(self, rmtree, folder)
+        write_json_lines(folder / "corpus.jsonl", self.passages)
+        return build_index(folder / "corpus.jsonl", folder / "index")
+
+    def found_by(self, action: Action) -> Observation:
+        """Return the text of the first passages that a search finds."""
+        query = str(action.arguments.get("query", ""))
+        return Observation(format_passages(self._index.search([query], self.shown)[0]))

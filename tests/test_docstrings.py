@@ -1,0 +1,44 @@
+"""Docstrings begin as technical English does: with a verb or a noun phrase."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from syntax_trees import tree_of
+
+SOURCES = Path(__file__).parents[1] / "src" / "fieldcraft"
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+# Words of questions, of half sentences, and of what stands for something said elsewhere.
+VAGUE = re.compile(
+    r"(What|Of|Those|That|This|These|Whether|How|Who|Which|Where|Why|When|As|By|For|With|True if"
+    r"|It|They|Its)\b"
+)
+# First words of a description where a verb belongs: Return the ..., Write a ...
+NOUNS = re.compile(r"(The|A|An|All|Every|Each|Both|One|Everything|Nothing)\b")
+
+
+def docstrings() -> Iterator[tuple[str, DOCUMENTED, str]]:
+    """Yield (place, node, text) of all docstrings of the package."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                name = getattr(node, "name", "module")
+                yield f"{path.relative_to(SOURCES)}: {name}", node, text
+
+
+def test_none_begins_with_half_a_sentence() -> None:
+    found = [f"{place}: {text[:50]}" for place, _, text in docstrings() if VAGUE.match(text)]
+    assert found == []
+
+
+def test_those_of_functions_begin_with_a_verb() -> None:
+    """A property is named like a value, and may be described like one."""
+    found = [
+        f"{place}: {text[:50]}"
+        for place, node, text in docstrings()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("property" in ast.unparse(mark) for mark in node.decorator_list)
+        and NOUNS.match(text)
+    ]
+    assert found == []

@@ -1,0 +1,63 @@
+"""What the comparison of golden runs finds, and what it leaves out."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def golden(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("golden", ROOT / "scripts/golden.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "RUNS", {"one": []})
+    return module
+
+
+def write(folder: Path, row: dict[str, object], name: str = "sft/metrics.jsonl") -> Path:
+    path = folder / "one" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(row) + "\n")
+    return folder
+
+
+def test_numbers_are_compared_and_times_are_not(golden: ModuleType, tmp_path: Path) -> None:
+    row = {"loss": 0.5, "seconds": 1.0, "inner": {"tool_seconds_mean": 3, "em": 1}}
+    again = {"loss": 0.5, "seconds": 2.0, "inner": {"tool_seconds_mean": 4, "em": 1}}
+    other = {"loss": 0.5, "seconds": 1.0, "inner": {"tool_seconds_mean": 3, "em": 0}}
+    old, same, new = (tmp_path / name for name in ("old", "same", "new"))
+    for folder, written in ((old, row), (same, again), (new, other)):
+        write(folder, written)
+    assert golden.differences(same, old, {}) == []
+    assert golden.differences(new, old, {}) == ["one/sft/metrics.jsonl differs"]
+
+
+def test_a_file_that_is_missing_is_a_difference(golden: ModuleType, tmp_path: Path) -> None:
+    old = write(write(tmp_path / "old", {"em": 1}), {"em": 1}, "evaluations/base.jsonl")
+    new = write(tmp_path / "new", {"em": 1})
+    assert golden.differences(new, old, {}) == ["one/evaluations/base.jsonl is in one of them only"]
+
+
+def test_renamed_keys_are_equal(golden: ModuleType, tmp_path: Path) -> None:
+    old, new = write(tmp_path / "old", {"em": 1}), write(tmp_path / "new", {"exact_match": 1})
+    assert golden.differences(new, old, {"em": "exact_match"}) == []
+    assert golden.differences(new, old, {}) != []
+
+
+def test_every_run_is_a_recipe(golden: ModuleType) -> None:
+    spec = importlib.util.spec_from_file_location("runs", ROOT / "scripts/golden.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert len(module.RUNS) == 7
+    for recipe, *overrides in module.RUNS.values():
+        assert (ROOT / f"src/fieldcraft/recipes/{recipe}.yaml").exists()
+        assert all("=" in override for override in overrides)

