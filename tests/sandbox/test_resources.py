@@ -3,6 +3,7 @@
 import asyncio
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,12 +156,14 @@ def test_the_owner_dies_last(sandbox) -> None:
     def score(process: int | str) -> int:
         return int(Path(f"/proc/{process}/oom_score_adj").read_text())
 
-    found = [sandbox._running[0]._process.pid]
+    found, scores = [sandbox._running[0]._process.pid], []
     for process in found:
         children = Path(f"/proc/{process}/task/{process}/children")
-        found += map(int, children.read_text().split())
-    assert len(found) > 4  # the template and its workers, too
-    assert {score(process) for process in found} == {1000}
+        with suppress(OSError):  # a worker of before may end just now
+            scores.append(score(process))
+            found += map(int, children.read_text().split())
+    assert len(scores) > 4  # the template and its workers, too
+    assert set(scores) == {1000}
     assert score("self") < 1000
 
 
