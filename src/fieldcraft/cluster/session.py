@@ -16,6 +16,7 @@ from fieldcraft.cluster.placement import Place, Role, place
 from fieldcraft.cluster.preflight import Node, look_at_nodes, refuse_port_in_use
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.names import first_line
 from fieldcraft.records.waits import blocking
 from fieldcraft.types import UserError
 
@@ -129,20 +130,20 @@ def _begin(settings: Cluster, device: str) -> None:
             ray.init(address=address, **options)
     except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
         raise UserError(
-            f"no Ray cluster answers at {address} ({_first_line(error)}): start it as"
+            f"no Ray cluster answers at {address} ({first_line(error)[:200]}): start it as"
             " docs/clusters.md says, or correct cluster.address or RAY_ADDRESS."
         ) from error
     except RuntimeError as error:
         raise UserError(
-            f"the Ray cluster at {address} cannot be joined ({_first_line(error)}): install the"
-            " same Python and ray on every node."
+            f"the Ray cluster at {address} cannot be joined ({first_line(error)[:200]}): install"
+            " the same Python and ray on every node."
         ) from error
     except Exception as error:
         if type(error) is not Exception:  # Ray has no other type for a start that takes too long
             raise
         raise UserError(
-            f"Ray did not start in time ({_first_line(error)}): try again when this machine is less"
-            " busy, or join a cluster that runs already."
+            f"Ray did not start in time ({first_line(error)[:200]}): try again when this machine is"
+            " less busy, or join a cluster that runs already."
         ) from error
 
 
@@ -187,7 +188,3 @@ def _reserve(settings: Cluster, device: str, nodes: Sequence[Node], places: Sequ
             " another run may have them, so wait for it or ask for fewer."
         )
     return group
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".: ")[:200] or type(error).__name__

@@ -305,6 +305,12 @@ def cause_of(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error of a library says first, without what ends a sentence; its type where it
+    says nothing."""
+    return str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__
+
+
 def shown(value: object) -> str:
     """Return a value in one short line."""
     return " ".join(repr(value).split())[:60]

@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from fieldcraft.config.hub_names import HubModel, HubRows, file_of, hub_cache, rows_named
+from fieldcraft.config.names import first_line
 from fieldcraft.hub.client import HubUnreachable, asking
 from fieldcraft.records.files import make_folder
 from fieldcraft.records.jsonl import write_json_lines
@@ -175,16 +176,12 @@ def _loading(rows: HubRows) -> Iterator[None]:
 def _without_data(rows: HubRows, error: Exception) -> str:
     return (
         f"{rows} has no files of data that the library datasets reads"
-        f" ({_first_line(error)}): download the file that is meant, and give that."
+        f" ({first_line(error)}): download the file that is meant, and give that."
     )
 
 
 def _refused(rows: HubRows, error: Exception) -> str:
-    return f"{rows} cannot be read ({_first_line(error)}): correct the name, or give a file."
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__
+    return f"{rows} cannot be read ({first_line(error)}): correct the name, or give a file."
 
 
 def _datasets(rows: HubRows) -> ModuleType:

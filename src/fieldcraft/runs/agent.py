@@ -60,7 +60,7 @@ from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
-from fieldcraft.runs.inputs import knowledge_of
+from fieldcraft.runs.inputs import make_inputs, with_knowledge
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
@@ -392,7 +392,8 @@ def agent_in(run: RunFolder | None, model: Path) -> Agent:
     require_trust(run, model)
     if run is not None:
         recipe = with_files(run.recipe, run.files).as_evaluated
-        return Agent(model, recipe, run.index, knowledge_of(run.recipe, run.knowledge))
+        inputs = with_knowledge(make_inputs(run.recipe), run.knowledge)
+        return Agent(model, recipe, run.index, inputs)
     if (exported := read_agent(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)

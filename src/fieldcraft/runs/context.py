@@ -47,7 +47,7 @@ from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import knowledge_of, make_inputs
+from fieldcraft.runs.inputs import make_inputs, with_knowledge
 from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
@@ -251,9 +251,9 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     chosen = recorded_dialect(recipe, out) or choose_dialect(recipe)
     named = recipe
     recipe = recipe.model_copy(update={"dialect": chosen.name})
-    make_inputs(recipe)  # before there is a folder: it may be refused
+    inputs = make_inputs(recipe)  # before there is a folder: it may be refused
     folder = replace(open_run(out, named), recipe=recipe)
-    inputs = knowledge_of(recipe, folder.knowledge)
+    inputs = with_knowledge(inputs, folder.knowledge)
     for remark in [] if inputs.probes() else inputs.remarks():
         events(Said(remark))
     with folder.alone(), hearing_waits(lambda line: events(Said(line))):

@@ -27,10 +27,9 @@ TRAIN_TASKS = 4000
 MODEL = "model"  # who answers probes
 
 
-def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
+def with_knowledge(inputs: Inputs, journal: Path) -> Inputs:
     """Return the inputs of a run whose model has answered probes, by its journal; without a journal
     it is not known yet what the model knows. Raises UserError where the journal is damaged."""
-    inputs = make_inputs(recipe)
     if not journal.exists():
         return inputs
     tallies = Tallies(journal).of(MODEL)

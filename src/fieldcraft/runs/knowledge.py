@@ -22,7 +22,7 @@ from fieldcraft.hub.converted import hash_of_file
 from fieldcraft.records.events import JobsDone, Said, during
 from fieldcraft.records.files import atomic_file, make_folder
 from fieldcraft.runs.context import Context
-from fieldcraft.runs.inputs import MODEL, knowledge_of
+from fieldcraft.runs.inputs import MODEL, with_knowledge
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import KNOWN_RATE, Answer, Dialect, Task
 
@@ -50,7 +50,7 @@ async def measure_knowledge(context: Context, model: Path) -> None:
         with atomic_file(kept) as draft:
             shutil.copyfile(journal, draft)
         context.emit(Said(f"{WORK}: {len(missing)} facts were asked for {SAMPLES} times each"))
-    context.know(knowledge_of(context.recipe, journal))
+    context.know(with_knowledge(context.inputs, journal))
     for line in (*described(tallies, probes), *context.inputs.remarks()):
         context.emit(Said(line))
 

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from fieldcraft.config.names import first_line
 from fieldcraft.hub.converted import ADAPTER, ADAPTER_WEIGHTS
 from fieldcraft.records.reading import reading
 from fieldcraft.train.lora import import_peft
@@ -54,7 +55,7 @@ def _with_adapter(model: Any, adapter: Path, base: Path) -> Any:
             peft.set_peft_model_state_dict(whole, weights)
             wanted = peft.get_peft_model_state_dict(whole, save_embedding_layers=False)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        said = str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__
+        said = first_line(error)
         raise UserError(
             f"{misfit} ({said}): set base_model_name_or_path in {adapter / ADAPTER} to its own"
             " base."

@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
+from fieldcraft.config.names import first_line
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import configured_ends
 from fieldcraft.hub.quantised import refuse_quantised
@@ -79,7 +80,7 @@ def load_tokenizer(folder: Path) -> Any:
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
         raise UserError(
-            f"the tokenizer of {folder} cannot be read ({_first_line(error)}):"
+            f"the tokenizer of {folder} cannot be read ({first_line(error)}):"
             f" {remedy(folder, COPY)}."
         ) from error
 
@@ -120,7 +121,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
                 " choose a model of an architecture that transformers has itself."
             ) from error
         raise UserError(
-            f"{file} cannot be read ({_first_line(error)}): {remedy(folder, COPY)}."
+            f"{file} cannot be read ({first_line(error)}): {remedy(folder, COPY)}."
         ) from error
 
 
@@ -169,7 +170,7 @@ def empty_model(folder: Path) -> Any:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except UNREADABLE as error:
         raise UserError(
-            f"{folder} holds no causal language model ({_first_line(error)}): choose a model that"
+            f"{folder} holds no causal language model ({first_line(error)}): choose a model that"
             " generates text."
         ) from error
     _refuse_encoder(folder, model)
@@ -244,7 +245,7 @@ def _unreadable(folder: Path, error: Exception) -> str:
     blame."""
     if _is_lack_of_memory(error):
         return (
-            f"{folder} needs more memory than is free ({_first_line(error)}): close other programs,"
+            f"{folder} needs more memory than is free ({first_line(error)}): close other programs,"
             " or set dtype: bfloat16, which takes half of it."
         )
     for file in sorted(folder.glob("*.safetensors")):
@@ -252,8 +253,8 @@ def _unreadable(folder: Path, error: Exception) -> str:
             with safe_open(file, "pt"):
                 pass
         except (SafetensorError, OSError) as broken:
-            return f"{file} is damaged or cut off ({_first_line(broken)}): {remedy(folder, COPY)}."
-    return f"{folder} cannot be loaded ({_first_line(error)}): {remedy(folder, COPY)}."
+            return f"{file} is damaged or cut off ({first_line(broken)}): {remedy(folder, COPY)}."
+    return f"{folder} cannot be loaded ({first_line(error)}): {remedy(folder, COPY)}."
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
@@ -285,7 +286,3 @@ def _names_code(folder: Path) -> bool:
         return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
     except UNREADABLE:
         return False
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from fieldcraft.worlds.gazetteer.geonames import Place, PlaceKind, Value
 
 Fact = tuple[str, str]  # the name of a place, and a relation
+
+OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
 
 # The first sentence of a relation is also how a thought states it; each names the place.
 SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
@@ -162,20 +165,7 @@ def outdated(place: Place, places: Mapping[str, Place]) -> Place:
     for relation in relations_of(place):
         if (other := rng.choice(same)).facts.get(relation) and rng.random() < OUTDATED_SHARE:
             facts[relation] = other.facts[relation]
-    return Place(place.name, place.kind, place.country, place.inhabitants, facts)
-
-
-OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
-
-
-def true_facts(places: Mapping[str, Place], results: Iterator[tuple[str, str]]) -> set[Fact]:
-    """Return the facts that articles, as titles and texts, state as they are."""
-    return {
-        (name, relation)
-        for title, text in results
-        for (name, relation), told in read_article(title, text).items()
-        if is_true(places, (name, relation), told)
-    }
+    return replace(place, facts=facts)
 
 
 def is_true(places: Mapping[str, Place], fact: Fact, told: str) -> bool:

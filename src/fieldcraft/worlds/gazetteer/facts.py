@@ -71,13 +71,6 @@ class Gazetteer:
             chance *= self.rates.get(fact, 0.0)
         return chance
 
-    def known_rate(self) -> dict[str, tuple[int, int]]:
-        """Return relation -> how many of its facts the model knows, and how many it was asked
-        for."""
-        asked = Counter(relation for _, relation in self.rates)
-        known = Counter(fact[1] for fact in self.rates if self.knows(fact))
-        return {relation: (known[relation], count) for relation, count in sorted(asked.items())}
-
     def of_kind(self, kind: str, heldout: bool) -> list[str]:
         """Return the names of a kind, by whether they are held out, in the order of the places."""
         return [
@@ -129,7 +122,7 @@ def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> G
     for place in places:
         if place.kind != "city":
             found[place.name] = place
-        elif len(shown) and shown.total() >= cities and place.name not in named:
+        elif shown.total() >= cities and place.name not in named:
             others.append(place)
         elif place.name in named or shown[place.country] < PER_COUNTRY:
             found[place.name] = place

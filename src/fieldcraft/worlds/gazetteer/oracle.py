@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fieldcraft.tools.search.passages import read_results
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
@@ -157,13 +157,7 @@ def _guessed(world: Gazetteer, fact: Fact, rng: random.Random) -> str:
     if world.knows(fact):
         return state(place, relation)
     other = rng.choice(_like(world, place, relation))
-    wrong = Place(
-        place.name,
-        place.kind,
-        place.country,
-        place.inhabitants,
-        {**place.facts, relation: other.facts[relation]},
-    )
+    wrong = replace(place, facts={**place.facts, relation: other.facts[relation]})
     return state(wrong, relation)
 
 
