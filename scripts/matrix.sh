@@ -4,6 +4,8 @@
 # line counts the environments that failed; their output is kept.
 #
 #   PATTERN=tests/config bash scripts/matrix.sh 3.11 3.12 3.13      # needs uv; PATTERN: a part of the tests
+#
+# UV_TORCH_BACKEND=cpu installs the CPU build of torch, which is smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,10 +24,13 @@ for version in "$@"; do
     for resolution in highest lowest-direct; do
         env=$place/$version-$resolution
         log=$place/$version-$resolution.log
+        versions=$env.txt
         uv venv -q --python "$version" "$env"
-        # The lowest versions of direct dependencies; below them pip itself would take the newest, too.
-        if VIRTUAL_ENV=$env uv pip install -q --torch-backend cpu --resolution "$resolution" \
-            "$wheel[dev]" >"$log" 2>&1 &&
+        # Resolved from pyproject.toml: seen from a wheel, its own dependencies are not direct ones.
+        if uv pip compile -q pyproject.toml --extra dev --python-version "$version" \
+            --resolution "$resolution" -o "$versions" >"$log" 2>&1 &&
+            VIRTUAL_ENV=$env uv pip install -q -r "$versions" >>"$log" 2>&1 &&
+            VIRTUAL_ENV=$env uv pip install -q --no-deps "$wheel" >>"$log" 2>&1 &&
             (cd "$place/checkout" && OMP_NUM_THREADS=1 "$env/bin/python" -m pytest -q -n logical \
                 --maxprocesses 8 --dist worksteal ${PATTERN-}) >>"$log" 2>&1; then
             echo "Python $version, $resolution versions: $(tail -n 1 "$log")"
