@@ -23,10 +23,10 @@ import torch
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from _step_costs import clock
 from engine import Decimal
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import WHOLE, Sampling
-from spent import clock
 
 Prompts = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -50,6 +50,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
+from _step_costs import StepCosts
 from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
@@ -57,7 +58,6 @@ from fieldcraft.train.batch import Unit, to_samples
 from fieldcraft.train.learner import PolicyLearner
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory
-from spent import Spent
 
 RATE = 1e-5
 
@@ -289,7 +289,7 @@ class TakingTurns(TrainerCallback):
 
     def __init__(self, ours: Callable[[], dict[str, float]]) -> None:
         self.ours = ours
-        self.spent = {"TRL": Spent(), "fieldcraft": Spent()}
+        self.spent = {"TRL": StepCosts(), "fieldcraft": StepCosts()}
         self.first: dict[str, tuple[float, float]] = {}
 
     def on_step_begin(

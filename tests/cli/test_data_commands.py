@@ -88,6 +88,12 @@ def test_bench_is_only_in_a_checkout(
     assert "run it from a checkout" in sentence(capsys)
 
 
+def test_bench_scripts_import_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert status("bench", "memory", "--help") == 0
+    assert sys.path[0] == str(Path(__file__).parents[2] / "bench")
+
+
 def test_recipes_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("recipes") == 0
     assert re.search(r"^hotpotqa +Real questions, ", capsys.readouterr().out, re.MULTILINE)

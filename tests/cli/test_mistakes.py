@@ -47,8 +47,8 @@ from fieldcraft.types import UserError
         (
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, async, checkpoint, connections,"
-            " engine, graders, memory, output_layer, plan, prefixes, rankings, ranks,"
-            " sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
+            " engine, generate, graders, memory, output_layer, plan, prefixes, rankings,"
+            " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
             " vllm_engine, words.",
         ),
     ],

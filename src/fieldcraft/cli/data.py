@@ -299,13 +299,14 @@ def bench(
 ) -> None:
     """Run a comparison of bench/, with its own options behind its name; from a checkout only."""
     folder = Path(__file__).parents[3] / "bench"
-    scripts = {script.stem: script for script in sorted(folder.glob("*.py"))}
+    scripts = {script.stem: script for script in sorted(folder.glob("[!_]*.py"))}
     if not scripts:
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
     say(f"Running bench/{name}.py ...", file=sys.stderr)
     sys.argv = [str(scripts[name]), *context.args]
+    sys.path.insert(0, str(folder))  # scripts share modules, as when Python runs them
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What steps cost: seconds of the CPUs, and peaks of memory."""
+"""CPU seconds and peak memory of training steps."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CLEAR = Path("/proc/self/clear_refs")
 
 
 @dataclass
-class Spent:
-    """Seconds of each step, and the most bytes that it added to those in use."""
+class StepCosts:
+    """Seconds of each step, and the most bytes that it added to the memory in use."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
-        LIBC.malloc_trim(0)  # what is free belongs to nobody
-        CLEAR.write_text("5")  # the peak begins anew
+        LIBC.malloc_trim(0)  # free memory goes back to the system
+        CLEAR.write_text("5")  # resets the peak
         self.held, self.began = memory("VmRSS"), clock()
 
     def end(self) -> None:
