@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from fieldcraft.records import waits
+
 settings.register_profile("no clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("no clock")
 
@@ -20,6 +22,16 @@ def settings_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
         yield
+
+
+TESTS_OF_LONG_WAITS = ("test_waits.py", "test_long_waits.py")
+
+
+@pytest.fixture(autouse=True)
+def no_wait_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages about long waits would depend on the speed of the machine."""
+    if request.path.name not in TESTS_OF_LONG_WAITS:
+        monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 86_400.0)
 
 
 @pytest.fixture(scope="session")
