@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 import typer
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from _step_costs import clock
 from engine import Decimal
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.sampling import WHOLE, Sampling
+from prefixes import make_model
 
 Prompts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -34,24 +34,6 @@ Prompts = np.ndarray[Any, np.dtype[np.int64]]
 class Number(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-def make_model(features: int, layers: int, words: int, positions: int, dtype: Number) -> Any:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=words,
-        hidden_size=features,
-        intermediate_size=3 * features,
-        num_hidden_layers=layers,
-        num_attention_heads=features // 32,
-        num_key_value_heads=features // 32,
-        max_position_embeddings=positions,
-        tie_word_embeddings=True,
-    )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = Qwen2ForCausalLM(config).to(device, getattr(torch, dtype)).eval()
-    model.generation_config.eos_token_id = None
-    return model
 
 
 def by_engine(engine: LocalEngine, prompts: Prompts, new: int) -> None:
@@ -96,7 +78,9 @@ def main(
 ) -> None:
     torch.set_num_threads(threads)
     rng = np.random.default_rng(0)
-    model = make_model(features, layers, words, context + new, dtype)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = make_model(features, layers, words, device).to(getattr(torch, dtype)).eval()
+    model.generation_config.eos_token_id = None
     engine = LocalEngine(model, Decimal(), max_rows=rows, max_len=context + new)
     ways: dict[str, Callable[[Prompts, int], None]] = {
         "generate": lambda prompts, count: by_generate(model, prompts, count),

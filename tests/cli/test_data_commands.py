@@ -13,7 +13,6 @@ import pytest
 import fieldcraft
 from cli_parts import sentence, status
 from encoders import write_bert
-from fieldcraft.cli import data
 
 
 def test_world_atlas_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,29 +68,6 @@ def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:
     server.communicate(timeout=300)
     assert server.returncode == 0
     assert found["result"][0][0]["contents"] == '"Film 2"\nDirector 2 made it.'
-
-
-def test_bench_names_the_package_that_it_lacks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "bm25s", None)  # as where it is not installed
-    assert status("bench", "search") == 2
-    assert "bench/search.py needs the package 'bm25s'" in capsys.readouterr().err
-
-
-def test_bench_is_only_in_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert status("bench", "search", "--help") == 0
-    monkeypatch.setattr(data, "__file__", str(tmp_path / "a" / "b" / "c" / "data.py"))
-    assert status("bench", "search") == 2
-    assert "run it from a checkout" in sentence(capsys)
-
-
-def test_bench_scripts_import_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert status("bench", "memory", "--help") == 0
-    assert sys.path[0] == str(Path(__file__).parents[2] / "bench")
 
 
 def test_recipes_and_version(capsys: pytest.CaptureFixture[str]) -> None:

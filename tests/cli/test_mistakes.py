@@ -44,13 +44,6 @@ from fieldcraft.types import UserError
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
         (["serve", "search", "--index", "/none"], "/none holds no search index: build it anew"),
-        (
-            ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, async, checkpoint, connections,"
-            " engine, generate, graders, memory, output_layer, plan, prefixes, rankings,"
-            " ranks, sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
-            " vllm_engine, words.",
-        ),
     ],
 )
 def test_mistakes(
@@ -226,9 +219,3 @@ def test_fewer_questions_than_asked_for_are_said(
     assert status("world", "atlas", *small, "--out", tmp_path / "world") == 0
     said = capsys.readouterr().out.splitlines()[0]
     assert said.startswith("evaluation.splits.heldout=5000, but the world has only ")
-
-
-def test_a_comparison_of_a_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty.json").touch()
-    assert status("bench", "answers", tmp_path / "empty.json") == 2
-    assert "empty.json is empty; give the file EVOUNA-NQ." in capsys.readouterr().err

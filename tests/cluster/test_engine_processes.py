@@ -84,6 +84,7 @@ def test_they_sample_what_one_engine_here_samples(engines: Engines, tmp_path: Pa
     assert scene.said == []
 
 
+@pytest.mark.long
 def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
 

@@ -116,6 +116,7 @@ def test_a_renamed_model_is_followed(hub: Hub, repository: Repository) -> None:
     load_tokenizer(folder)
 
 
+@pytest.mark.long
 def test_a_download_that_was_cut_goes_on(hub: Hub, repository: Repository) -> None:
     commit = repository.refs["main"]
     files = repository.commits[commit]

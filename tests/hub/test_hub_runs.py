@@ -24,6 +24,8 @@ __all__ = ["hub"]
 DATA = "org/questions"
 GIVEN = (f"model={NAME}", f"tasks=hub:{DATA}", f"demonstrations=hub:{DATA}")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def whole(hub: Hub, tmp_path: Path) -> Hub:

@@ -107,6 +107,7 @@ def serves(folder: Path) -> None:
     assert done.usage.total_tokens > done.usage.completion_tokens > 0
 
 
+@pytest.mark.long
 @EVERY
 def test_a_tiny_one_goes_all_the_way(name: str, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES[name])

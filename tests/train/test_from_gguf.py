@@ -141,6 +141,7 @@ def test_scaled_positions_are_those_of_transformers() -> None:
     torch.testing.assert_close(plain / scaled, wanted, rtol=1e-4, atol=0)
 
 
+@pytest.mark.long
 def test_a_file_is_converted_once_by_a_process_of_its_own(
     tmp_path: Path,
     tiny: Path,

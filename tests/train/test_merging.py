@@ -68,6 +68,7 @@ def test_a_merged_model_says_what_the_two_said(
     assert load_tokenizer(tmp_path / "made").get_vocab() == load_tokenizer(base).get_vocab()
 
 
+@pytest.mark.long
 def test_an_adapter_on_a_model_of_the_hub(
     tmp_path: Path, base: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 FEW = 512
 
 
-class Block(NamedTuple):
+class ScoreBlock(NamedTuple):
     """Part of all scores: which queries look at which keys. Where it is causal, both are those of
     one run; where it is not, each of the queries sees all of the keys."""
 
@@ -59,12 +59,12 @@ def attend_in_parts(
 
 
 @lru_cache(maxsize=2)  # all layers of a model ask for the same
-def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[Block, ...]:
+def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[ScoreBlock, ...]:
     """Return the parts of all scores, the causal ones first: they meet each query once."""
     ends = accumulate((runs[place].size for place in held), initial=0)
     queries = [slice(*both) for both in pairwise(ends)]
     own = [
-        Block(asking, slice(runs[place].start, runs[place].end), True)
+        ScoreBlock(asking, slice(runs[place].start, runs[place].end), True)
         for asking, place in zip(queries, held, strict=True)
     ]
     seen_by: dict[int, list[slice]] = {}
@@ -72,7 +72,7 @@ def blocks_of(runs: tuple[Run, ...], held: tuple[int, ...]) -> tuple[Block, ...]
         for before in way(place, runs)[:-1]:
             seen_by.setdefault(before, []).append(asking)
     others = [
-        Block(asking, slice(runs[place].start, runs[place].end), False)
+        ScoreBlock(asking, slice(runs[place].start, runs[place].end), False)
         for place, each in seen_by.items()
         for asking in _joined(each)
     ]
@@ -104,7 +104,7 @@ class _InParts(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        blocks: tuple[Block, ...],
+        blocks: tuple[ScoreBlock, ...],
         scaling: float | None,
     ) -> Tensor:
         exact = torch.promote_types(query.dtype, torch.float32)

@@ -201,3 +201,19 @@ def gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     """The largest difference of any two weights."""
     assert a.keys() == b.keys()
     return max((a[name].float() - b[name].float()).abs().max().item() for name in a)
+
+
+def parted(
+    start: dict[str, torch.Tensor], a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]
+) -> float:
+    """The distance between two results of training from one start, over the way that training went.
+
+    Adam moves a weight by about the learning rate however small its gradient is, so a single weight
+    whose gradient is mere rounding tells nothing.
+    """
+    assert start.keys() == a.keys() == b.keys()
+    return distance(a, b) / distance(start, a)
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return sum((a[name].double() - b[name].double()).square().sum().item() for name in a) ** 0.5

@@ -1,6 +1,8 @@
 """The index of a checkpoint of shards is a pickle, and reading it runs nothing."""
 
+import pathlib
 import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,18 @@ def test_tensors_are_read(tmp_path: Path) -> None:
     found = read(written(tmp_path / "shards"))
     assert found["policy"]["a"].eq(1).all()
     assert found["policy"]["b"].eq(0).all()
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])  # as of 3.13
+def test_an_index_of_another_python_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, pathlib)
+    monkeypatch.setattr(pathlib.PosixPath, "__module__", module)
+    folder = written(tmp_path / "shards")
+    monkeypatch.undo()
+    assert module.encode() in (folder / INDEX).read_bytes()
+    assert read(folder)["policy"]["a"].eq(1).all()
 
 
 def test_nothing_of_an_index_is_run(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sharded_parts import (
     Models,
     Wish,
     gap,
+    parted,
     plain,
     sharded,
     units,
@@ -40,7 +41,7 @@ from rank_processes import Pool
 from training_parts import run_stage
 
 OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
-ALIKE = 1e-5
+ALIKE = 1e-4  # of numbers of order one, after steps that follow from one another
 
 
 def wish(folder: Path, tied: bool = False, **given: object) -> Wish:
@@ -78,6 +79,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
     asked = wish(tmp_path, critic=Critic(backbone=backbone))
     target = tmp_path / "step-000003"
     with sharded(pool, tmp_path, asked, 2) as models:
+        start = written(models, tmp_path / "start-of-it")
         learn(models, range(3))
         assert models.critic is not None
         models.trainer.save(target, None, {"critic": models.critic.state_dict()})
@@ -91,7 +93,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
         models.critic.load_state_dict(models.trainer.load(target)["critic"])
         assert models.trainer.done == models.critic.done == 3
         assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
-        assert gap(weights, written(models, tmp_path / "resumed")) < ALIKE
+        assert parted(start, weights, written(models, tmp_path / "resumed")) < 1e-3
 
 
 @pytest.mark.long
@@ -226,6 +228,7 @@ def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: 
     settings = Sft.model_validate({**given, "optim": OPTIM})
     asked, stage = wish(tmp_path, steps=8), tmp_path / "stage"
     alone = plain(asked)
+    start = written(alone, tmp_path / "start-of-it")
     expected = run_stage(Steps(alone.trainer), settings, tmp_path / "alone")
     with sharded(pool, tmp_path, asked, 2) as models, pytest.raises(KeyboardInterrupt):
         run_stage(Steps(models.trainer, dies_in=5), settings, stage)
@@ -238,7 +241,7 @@ def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: 
         assert [row[name] for row in rows] == pytest.approx(
             [row[name] for row in expected], abs=ALIKE
         )
-    assert gap(found, written(alone, tmp_path / "plain")) < ALIKE
+    assert parted(start, found, written(alone, tmp_path / "plain")) < 1e-3
     assert [path.name for path in stage.glob("step-*")] == ["step-000008"]
 
 

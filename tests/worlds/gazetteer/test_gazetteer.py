@@ -25,7 +25,7 @@ from fieldcraft.worlds.gazetteer.articles import (
     read_article,
     relations_of,
 )
-from fieldcraft.worlds.gazetteer.draws import SPLITS, has_reserved_pair
+from fieldcraft.worlds.gazetteer.draws import QUESTIONS, SPLITS, has_reserved_pair
 from fieldcraft.worlds.gazetteer.oracle import (
     question_of,
     search_for,
@@ -228,7 +228,29 @@ def test_what_is_demonstrated_is_not_asked_in_reinforcement_learning() -> None:
     }
     asked = {task.id.rpartition(":")[0] for task in world.training_questions(2000)}
     assert shown.isdisjoint(asked)
-    assert len(asked) == 2000
+    assert len(asked) == QUESTIONS
+
+
+def test_questions_of_training_ask_for_what_is_known_as_often_as_is_wished() -> None:
+    rates = {probe.id: float(n % 5 == 0) for n, probe in enumerate(GazetteerWorld(0).probes())}
+    shares, asked = [], []
+    for wished in (0.0, 0.3):
+        world = GazetteerWorld(0, known=wished).knowing(rates)
+        trained = world.training_questions(300)
+        shown = [task for task, _ in world.shown("demonstrations", 300, DIALECT, [])]
+        shares += [sum(task.meta["known"] for task in tasks) / 300 for tasks in (trained, shown)]
+        asked.append(world.evaluation_questions({"train": 300}) == trained)
+    assert max(shares[:2]) < 0.2
+    assert 0.3 < min(shares[2:]) < max(shares[2:]) < 0.5
+    assert asked == [True, True]
+
+
+def test_a_model_that_knows_nothing_is_asked_all_the_same() -> None:
+    world = GazetteerWorld(0, known=1.0).knowing(
+        {probe.id: 0.0 for probe in GazetteerWorld(0).probes()}
+    )
+    assert len(world.training_questions(50)) == 50
+    assert len(world.shown("demonstrations", 50, DIALECT, [])) == 50
 
 
 # -- settings ------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, final
 
 import torch
@@ -22,13 +22,20 @@ _NAMES: Mapping[str, frozenset[str]] = {
         {"Metadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"}
         | {"TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata"}
     ),
-    "pathlib": frozenset({"PosixPath", "PurePosixPath"}),
+}
+# Python 3.13 calls the module otherwise than the versions before and after it.
+_PATHS = {
+    (module, kind.__name__): kind
+    for module in ("pathlib", "pathlib._local")
+    for kind in (PosixPath, PurePosixPath)
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Find a class of an index. Raises UnpicklingError for whatever is no part of one."""
+        if (module, name) in _PATHS:
+            return _PATHS[module, name]
         of_tensors = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not of_tensors and name not in _NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run anything")

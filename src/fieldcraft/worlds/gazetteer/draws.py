@@ -25,6 +25,7 @@ STARTS = {"city": 0.6, "country": 0.25, "region": 0.15}  # shares of the first p
 RESERVED_PAIRS = {("capital", "time_zone"), ("region", "largest_city")}  # never trained
 SHOWN_PART = 3  # every third question of the training region may be demonstrated
 TRIES = 60  # for each question that is asked for
+QUESTIONS = 1000  # distinct questions of training: of more, most would be comparisons
 SPLITS = {
     "heldout": "Held-out places, asked as in training",
     "wordings": "The same in wordings never trained",
@@ -39,10 +40,12 @@ SPLITS = {
 @dataclass(frozen=True)
 class Drawer:
     """Source of random questions about the places of one side: those that are held out, or all
-    others."""
+    others. The share `known` of the questions that `mixed` draws is about known facts alone, beside
+    those that happen to be."""
 
     world: Gazetteer
     heldout: bool
+    known: float = 0.0
 
     def chain(self, rng: random.Random, hops: int) -> Question | None:
         [kind] = rng.choices([*STARTS], [*STARTS.values()])
@@ -96,6 +99,15 @@ class Drawer:
                 return self.meeting(rng)
         return self.chain(rng, rng.choice(HOPS))
 
+    def mixed(self, rng: random.Random) -> Question | None:
+        """Draw a question of any kind, or one that needs no call, by the share `known`."""
+        if self.known and self.world.rates and rng.random() < self.known:
+            for _ in range(TRIES):
+                question = self.any(rng)
+                if question is not None and is_known(question):
+                    return question
+        return self.any(rng)
+
     def on_its_side(self, question: Question) -> bool:
         """Return whether all places of a question are of this side, the answer too."""
         return all(self.world.is_heldout(name) == self.heldout for name in question.places)
@@ -120,6 +132,11 @@ class Drawer:
                 yield question
 
 
+def is_known(question: Question) -> bool:
+    """Return whether the model knows all facts of a question."""
+    return question.world.least_calls(question.facts()) == 0
+
+
 def has_reserved_pair(question: Question) -> bool:
     """Return whether two relations follow one another that training never chains."""
     relations = question.relations if isinstance(question, Chain) else ()
@@ -132,11 +149,13 @@ def is_shown(question: Question) -> bool:
     return zlib.crc32(question.name.encode()) % SHOWN_PART == 0
 
 
-def demonstrated(world: Gazetteer, rng: random.Random, count: int) -> Iterator[Question]:
+def demonstrated(
+    world: Gazetteer, rng: random.Random, count: int, known: float = 0.0
+) -> Iterator[Question]:
     """Yield the questions to demonstrate, each as often as it is drawn."""
-    drawer = Drawer(world, heldout=False)
+    drawer = Drawer(world, heldout=False, known=known)
     while count:
-        question = drawer.any(rng)
+        question = drawer.mixed(rng)
         if question is None or has_reserved_pair(question) or not is_shown(question):
             continue
         if drawer.on_its_side(question):
@@ -144,20 +163,21 @@ def demonstrated(world: Gazetteer, rng: random.Random, count: int) -> Iterator[Q
             yield question
 
 
-def training_tasks(world: Gazetteer, seed: int, count: int) -> list[Task]:
-    """Return up to `count` distinct questions of reinforcement learning."""
-    rng, drawer = random.Random(f"tasks:{seed}"), Drawer(world, heldout=False)
+def training_tasks(world: Gazetteer, seed: int, count: int, known: float = 0.0) -> list[Task]:
+    """Return up to `count` distinct questions of reinforcement learning, at most `QUESTIONS`."""
+    rng, drawer = random.Random(f"tasks:{seed}"), Drawer(world, heldout=False, known=known)
     asked = drawer.draws(
-        rng, count, drawer.any, lambda q: not has_reserved_pair(q) and not is_shown(q)
+        rng,
+        min(count, QUESTIONS),
+        drawer.mixed,
+        lambda q: not has_reserved_pair(q) and not is_shown(q),
     )
     return [question.task("train", question.trained_wording(rng)) for question in asked]
 
 
 def evaluation_tasks(world: Gazetteer, seed: int, split: str, count: int) -> list[Task]:
-    """Return up to `count` distinct questions of a split. All but those of `train` are about
-    held-out places, so no training names one of their places."""
-    if split == "train":
-        return training_tasks(world, seed, count)
+    """Return up to `count` distinct questions of a split about held-out places: no training names
+    one of them."""
     rng, drawer = random.Random(f"{split}:{seed}"), Drawer(world, heldout=True)
     draw, holds = _rule(drawer, split)
     choose = Question.reserved_wording if split == "wordings" else Question.trained_wording
@@ -177,7 +197,7 @@ def _rule(drawer: Drawer, split: str) -> tuple[Draw, Callable[[Question], bool]]
         case "four_hops":
             return drawer.four_facts, lambda _: True
         case "known":
-            return drawer.any, lambda question: world.least_calls(question.facts()) == 0
+            return drawer.any, is_known
         case "mixed":
             return drawer.any, lambda question: _is_mixed(world, question)
     return drawer.any, lambda question: not has_reserved_pair(question)

@@ -62,6 +62,7 @@ class GazetteerWorld(World):
         cities: PositiveInt = 500,
         heldout: Share = 0.35,
         topk: PositiveInt = 1,
+        known: Part = 0.0,
         outdated: Part = 0.0,
         duplicates: Part = 0.0,
         distractors: Annotated[int, Field(ge=0)] = 0,
@@ -74,6 +75,8 @@ class GazetteerWorld(World):
                 cities of regions are added.
             heldout: share of the countries that no training names, with all their places.
             topk: how many articles demonstrations find, as many as `search.topk` shows.
+            known: share of the demonstrations and of the questions of reinforcement learning that
+                is drawn from those of which the model knows all facts, beside those among the rest.
             outdated: share of the places of which there is an older article, too, that contradicts
                 the newer one.
             duplicates: share of the places with a second article in other words.
@@ -83,6 +86,7 @@ class GazetteerWorld(World):
             UserError: a package is missing, or there are fewer cities.
         """
         super().__init__(seed)
+        self.known = known
         self.world: Gazetteer = choose(_places(), cities, heldout, seed)
         places, others = [*self.world.places.values()], self.world.others[:distractors]
         if len(others) < distractors:
@@ -106,14 +110,17 @@ class GazetteerWorld(World):
         return other
 
     def training_questions(self, count: int) -> list[Task]:
-        return training_tasks(self.world, self.seed, count)
+        return training_tasks(self.world, self.seed, count, self.known)
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        return [
-            task
-            for split in SPLITS
-            for task in evaluation_tasks(self.world, self.seed, split, splits.get(split, 0))
-        ]
+        found: list[Task] = []
+        for split in SPLITS:
+            count = splits.get(split, 0)
+            if split == "train":
+                found += self.training_questions(count)
+            else:
+                found += evaluation_tasks(self.world, self.seed, split, count)
+        return found
 
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
@@ -133,7 +140,7 @@ class GazetteerWorld(World):
             return super().shown(data, count, dialect, tools)
         rng = random.Random(f"{data}:{self.seed}")
         found = []
-        for question in demonstrated(self.world, rng, SIZE if count is None else count):
+        for question in demonstrated(self.world, rng, SIZE if count is None else count, self.known):
             task = question.task("train", question.trained_wording(rng))
             if data == "wasteful":
                 found.append((task, wasteful(self.world, self.corpus, question, rng)))
@@ -157,7 +164,7 @@ class GazetteerWorld(World):
         """Yield the decisions of demonstrations; at least half of them choose to act, where facts
         are unknown."""
         made = acting = 0
-        for question in demonstrated(self.world, rng, 20 * count):
+        for question in demonstrated(self.world, rng, 20 * count, self.known):
             task = question.task("train", question.trained_wording(rng))
             for decision in decisions(self.world, self.corpus, question, rng):
                 if made == count:
