@@ -3,8 +3,8 @@
     python bench/plan.py [--repeats 5]
 
 One thread and the device `cpu`, whose rates are measured first, and again before each row: they are
-the formulas' only input besides shapes. The models are random ones of Qwen2. docs/scaling.md has
-the formulas; `bench memory` compares memory.
+the formulas' only input besides shapes. The models are random ones of Qwen2.
+docs/lab-notes/scaling.md has the formulas; `bench memory` compares memory.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python bench/scaling.py [--gpus 2 --gpus 512 ...] [--staleness 0 ...] [--seed 0 ...]
         [--keys-at GPUS] [--picture PNG]
 
-The scheduler is the real one, and durations are modelled; docs/scaling.md has the formulas. In
-turns all GPUs sample, then all train. With `max_staleness` they are split into trainers and engines
-by the formula that makes a step shortest. Then keys are changed one at a time, for a number of GPUs
-with the last `--staleness`. The usual arguments are small, and take a minute.
+The scheduler is the real one, and durations are modelled; docs/lab-notes/scaling.md has the
+formulas. In turns all GPUs sample, then all train. With `max_staleness` they are split into
+trainers and engines by the formula that makes a step shortest. Then keys are changed one at a time,
+for a number of GPUs with the last `--staleness`. The usual arguments are small, and take a minute.
 """
 
 from __future__ import annotations

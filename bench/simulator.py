@@ -1,4 +1,4 @@
-"""The simulator of docs/scaling.md against measured runs, in turns and asynchronously.
+"""The simulator of docs/lab-notes/scaling.md against measured runs, in turns and asynchronously.
 
     python bench/simulator.py runs/async/RUN-staleness-0 runs/async/RUN-staleness-1 [...]
 

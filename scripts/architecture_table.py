@@ -1,7 +1,7 @@
-"""Print what becomes of each causal architecture of transformers, as docs/real-models.md has it.
+"""Print the verdicts on the causal architectures of transformers.
 
 python scripts/architecture_table.py            prints the table
-python scripts/architecture_table.py --write    writes it between the markers of docs/real-models.md
+python scripts/architecture_table.py --write    writes it into docs/lab-notes/architectures.md
 
 Takes some minutes: a small model of each is made, trained and sampled from.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "real-models.md"
+DOCUMENT = ROOT / "docs" / "lab-notes" / "architectures.md"
 BEGIN, END = "<!-- architectures -->\n", "<!-- /architectures -->"
 sys.path[:0] = [str(ROOT / "tests")]
 

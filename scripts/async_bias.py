@@ -2,7 +2,7 @@
 
 A small policy writes 8 tokens of an alphabet of 3, so all 6,561 texts can be enumerated and every
 expectation is exact. The sampler is the policy from some exact policy-gradient steps ago. The table
-of docs/asynchronous.md has, for each correction and each drift between the two:
+of docs/lab-notes/asynchronous.md has, for each correction and each drift between the two:
 
 - bias: distance of the expected gradient from the true one, as a share of its norm,
 - error: root mean square distance of the gradient of a step of 256 rollouts, likewise.

@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def row(self) -> str:
-        """Of the table in docs/real-models.md."""
+        """Of the table in docs/lab-notes/architectures.md."""
         if self.kind != "refused":
             only = (
                 f", if all layers attend to everything: by default {self.own}" if self.own else ""

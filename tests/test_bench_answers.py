@@ -67,7 +67,7 @@ def test_a_small_file_with_a_judge(bench, tmp_path, monkeypatch, capsys):
 
 
 def test_exact_match_hardly_ever_accepts_what_people_refuse(bench, shared):
-    """And accepts 81 % of what they accept, as docs/results.md has it."""
+    """And accepts 81 % of what they accept, as docs/lab-notes/grading.md has it."""
     cases = bench.read_cases(shared / "data/graders/evouna_nq_human_verdicts.json")["fid"]
     em, cover = (
         bench.Agreement.of(

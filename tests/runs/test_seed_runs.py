@@ -236,7 +236,7 @@ def without_clocks(value: Any) -> Any:
     return [without_clocks(entry) for entry in value] if isinstance(value, list) else value
 
 
-@pytest.mark.slow  # the README's otc-table, which the tests of documents run, is such a command too
+@pytest.mark.slow  # autocoa-table, which the tests of documents run, is such a command too
 def test_the_command_from_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Every causal architecture of transformers is computed as by a plain forward pass, or refused.
 
-The table of docs/real-models.md has the verdicts: `python scripts/architecture_table.py --write`.
+The table of docs/lab-notes/architectures.md has the verdicts:
+`python scripts/architecture_table.py --write`.
 """
 
 import re
@@ -10,7 +11,7 @@ import pytest
 
 from architectures import NAMES, judge
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "real-models.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lab-notes" / "architectures.md"
 TABLE = dict(re.findall(r"^\| (\S+) \| (equal|refused)", DOCUMENT.read_text("utf-8"), re.MULTILINE))
 # Of each kind of attention, position and verdict one; the others are slow.
 QUICK = (

@@ -24,7 +24,7 @@ def script() -> Any:
 
 def test_the_document_has_the_table_of_the_script(script: Any) -> None:
     rows = script.table()
-    assert script.markdown(rows) in (ROOT / "docs/asynchronous.md").read_text()
+    assert script.markdown(rows) in (ROOT / "docs/lab-notes/asynchronous.md").read_text()
     for drift in script.DRIFTS:
         assert rows["sequence, no cap"][drift][0] < 1e-9  # unbiased, whatever the drift
 

@@ -41,7 +41,7 @@ EXPECTED: dict[str, Any] = {
     for file in sorted((HERE / "expected").iterdir())
     for name, expected in yaml.safe_load(file.read_text()).items()
 }
-DOCS = HERE.parents[1] / "docs" / "your-data.md"
+DOCS = HERE.parents[1] / "docs" / "lab-notes" / "file-formats.md"
 READERS: dict[str, Callable[..., tuple[Sequence[Any], Counter[str]]]] = {
     "tasks": read_questions,
     "demonstrations": read_shown,
@@ -167,7 +167,7 @@ def test_it_is_the_same_in_another_file(name: str, ending: str, tmp_path: Path) 
     assert read(same, agreed) == read(FILES / name, agreed)
 
 
-def test_the_page_on_your_data_has_every_shape() -> None:
+def test_the_page_on_file_formats_has_every_shape() -> None:
     rows = [line.split("|")[1].strip() for line in DOCS.read_text().splitlines() if "|" in line[:1]]
     assert {expected["shape"].partition(",")[0] for expected in EXPECTED.values()} <= {*rows}
 

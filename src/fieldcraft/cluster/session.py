@@ -131,7 +131,7 @@ def _begin(settings: Cluster, device: str) -> None:
     except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
         raise UserError(
             f"no Ray cluster answers at {address} ({first_line(error)[:200]}): start it as"
-            " docs/clusters.md says, or correct cluster.address or RAY_ADDRESS."
+            " docs/many-gpus.md says, or correct cluster.address or RAY_ADDRESS."
         ) from error
     except RuntimeError as error:
         raise UserError(

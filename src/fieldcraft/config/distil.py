@@ -42,7 +42,7 @@ class Scorer(Section):
 class Distil(Rl):
     """On-policy distillation: an `rl` stage with a teacher, which scores every token that the
     student samples. The keys of `rl` say what is sampled, and how a step is taken; its rewards are
-    trained on where `reward_weight` is above 0. docs/distillation.md explains the keys.
+    trained on where `reward_weight` is above 0. docs/algorithms.md explains the keys.
     """
 
     type: str = "distil"

@@ -113,7 +113,7 @@ class Rl(Stage):
     """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
 
     `algorithm` sets the keys that config/algorithms.py lists for it; what the recipe says itself
-    wins. docs/algorithms.md explains every key.
+    wins. docs/algorithms.md explains the keys, and docs/recipes.md lists them all.
     """
 
     # `async` is a word of Python

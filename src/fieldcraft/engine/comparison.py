@@ -61,7 +61,7 @@ def require_equal(
             f"{type(model).__name__} can be neither trained nor sampled from here, because {how}"
             f" its log-probabilities of probe texts are {gap:.3g} nats from those of a plain"
             f" forward pass, more than the {most:.3g} that rounding explains: choose a model of an"
-            " architecture that docs/real-models.md lists."
+            " architecture that docs/lab-notes/architectures.md lists."
         )
 
 

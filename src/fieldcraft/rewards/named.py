@@ -47,7 +47,7 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
     if not isinstance(part, type):
         raise UserError(
             f"the reward '{name}' is neither a class nor a function of a group of trajectories:"
-            " write one of them, as docs/extending.md shows."
+            " write one of them, as docs/algorithms.md shows."
         )
     reward = make_part(Kind.REWARD, name, part, settings, offered, ["weight"])
     if not isinstance(reward, Reward):

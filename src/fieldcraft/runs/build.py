@@ -172,7 +172,7 @@ def make_environment_of_others(recipe: Recipe) -> Environment | None:
     if lacks := [part for part in ("tasks", "open") if part not in dir(made)]:
         raise UserError(
             f"the environment '{choice.name}' has no {' and no '.join(lacks)}: write them as"
-            " docs/extending.md shows."
+            " docs/your-environment.md shows."
         )
     environment: Environment = made
     return environment

@@ -57,7 +57,7 @@ def make_engine(
     if lacks:
         raise UserError(
             f"the engine '{choice.name}' has no {', '.join(lacks)}: write them as"
-            " docs/engines.md shows."
+            " docs/extending.md shows."
         )
     made: PolicyEngine = engine
     return made
@@ -98,7 +98,7 @@ def make_served_engine(
     if lacks:
         raise UserError(
             f"an agent cannot be served by the engine '{recipe.engine.name}', which has no"
-            f" {', '.join(lacks)}: write them as docs/engines.md shows, or say engine=local."
+            f" {', '.join(lacks)}: write them as docs/extending.md shows, or say engine=local."
         )
     made: ServedEngine = engine
     return made

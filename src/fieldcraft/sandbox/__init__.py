@@ -14,5 +14,5 @@ What it does not cover:
   read.
 - Other machines than Linux on x86-64 or ARM64.
 
-docs/sandbox.md says what is contained by which layer.
+docs/tools.md says what is contained by which layer.
 """

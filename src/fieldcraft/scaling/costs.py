@@ -1,6 +1,6 @@
 """The costs of a run: operations over rates, and bytes over bandwidths.
 
-docs/scaling.md has the formulas, and where they are from.
+docs/lab-notes/scaling.md has the formulas, and where they are from.
 """
 
 from __future__ import annotations

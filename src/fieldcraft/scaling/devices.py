@@ -1,6 +1,6 @@
 """Devices: what a plan needs to know of them, from the data sheets of their makers.
 
-docs/scaling.md names the sheets.
+docs/lab-notes/scaling.md names the sheets.
 """
 
 from __future__ import annotations

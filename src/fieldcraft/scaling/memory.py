@@ -1,7 +1,7 @@
 """The memory of every process of a run at its peak, by what it is for.
 
 It extends the estimates of `runs/memory.py` to models in shards and to engines that have devices of
-their own. docs/scaling.md has the formulas.
+their own. docs/lab-notes/scaling.md has the formulas.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.train.stages.base import Row
 
 LOG_RATIO = "log_ratio_abs"  # mean |log pi - log pi_sampler| of the trained tokens, in nats
-FAR = 0.05  # where token weights leave a sixth of the gradient wrong (docs/asynchronous.md)
+# Where token weights leave a sixth of the gradient wrong (docs/lab-notes/asynchronous.md).
+FAR = 0.05
 STEPS = 5  # beyond FAR, after which it is told
 
 

@@ -237,7 +237,7 @@ def decoder_of(model: Any) -> Any:
     raise UserError(
         f"{type(model).__name__} can be neither trained nor sampled from here, because it has no"
         " decoder apart from its output layer: choose a model of an architecture that"
-        " docs/real-models.md lists."
+        " docs/lab-notes/architectures.md lists."
     )
 
 

@@ -17,7 +17,7 @@ from fieldcraft.tools.http import LimitedClient, close_with_the_loop
 from fieldcraft.types import UserError
 
 SUPPORTED = ("0.32.", "0.33.")
-START = "start it as docs/engines.md says"
+START = "start it as docs/many-gpus.md says"
 FACTS = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
 KEPT_SECONDS = 2  # that an idle connection is used again; the server closes it after 5
 _SHOWN = 300  # characters of what a server says
