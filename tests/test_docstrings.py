@@ -32,6 +32,16 @@ def test_none_begins_with_half_a_sentence() -> None:
     assert found == []
 
 
+def test_that_of_a_module_begins_with_a_sentence() -> None:
+    found = [
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if (path.name != "__init__.py" or path.read_text("utf-8").strip())
+        and not (ast.get_docstring(tree_of(path)) or "").partition("\n")[0].endswith(".")
+    ]
+    assert found == []
+
+
 def test_those_of_functions_begin_with_a_verb() -> None:
     """A property is named like a value, and may be described like one."""
     found = [
