@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
     out = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
@@ -37,6 +38,13 @@ def test_every_document_is_in_the_navigation(site: Path) -> None:
     ]
     assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
     assert all((site / name.removesuffix(".md") / "index.html").exists() for name in named[1:])
+
+
+def test_every_lab_note_is_linked_from_a_page() -> None:
+    """They are not in the navigation."""
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
+    linked = {name for page in pages for name in re.findall(r"\]\(lab-notes/([\w-]+\.md)", page)}
+    assert linked == {path.name for path in (ROOT / "docs" / "lab-notes").glob("*.md")}
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
