@@ -23,7 +23,8 @@ import typer
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from fieldcraft.cli.main import app
+import fieldcraft.cli.main  # noqa: F401 - it adds the commands to the app
+from fieldcraft.cli.app import app
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
