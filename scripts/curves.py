@@ -1,8 +1,9 @@
-"""Curves of a stage of reinforcement learning as a picture.
+"""Curves of stages of reinforcement learning as a picture, a colour for each stage.
 
     python scripts/curves.py runs/autocoa-mini/rl2 docs/rl-400.png
+    python scripts/curves.py runs/smollm2-otc/seed-*/em-ppo docs/smollm2.png
 
-Thin lines are steps, thick ones means over twenty.
+Thin lines are steps, thick ones means over a quarter of them, at most twenty.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WINDOW = 20
+WINDOW = 20  # steps, at most
+COLOURS = ("blue", "orange", "green", "red", "purple", "brown")
 CURVES = {
     "em": "exact match, sampled",
     "calls_mean": "calls a rollout (dashed: optimum)",
@@ -27,30 +29,42 @@ CURVES = {
 }
 
 
-def draw(axes: Axes, rows: list[dict[str, float]], key: str, *, dashed: bool = False) -> None:
-    """A metric over the steps that have it."""
+def draw(axes: Axes, rows: list[dict[str, float]], key: str, colour: str) -> None:
+    """Draw a metric over the steps that have it."""
     found = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
     steps, values = np.array(found).T
-    starts = np.maximum(np.arange(len(values)) - WINDOW + 1, 0)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    means = (sums[1:] - sums[starts]) / (np.arange(len(values)) + 1 - starts)
-    if dashed:
-        axes.plot(steps, means, color="black", linewidth=1, linestyle="--")
+    means = running_means(values)
+    if key == "calls_optimal_mean":
+        axes.plot(steps, means, color=colour, linewidth=1, linestyle="--")
     else:
-        axes.plot(steps, values, color="tab:blue", alpha=0.35, linewidth=0.7)
-        axes.plot(steps, means, color="tab:blue", linewidth=1.6)
+        axes.plot(steps, values, color=colour, alpha=0.35, linewidth=0.7)
+        axes.plot(steps, means, color=colour, linewidth=1.6)
+
+
+def running_means(values: np.ndarray) -> np.ndarray:
+    """Return the mean of the last values at each place."""
+    window = min(WINDOW, max(1, len(values) // 4))
+    starts = np.maximum(np.arange(len(values)) - window + 1, 0)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    means: np.ndarray = (sums[1:] - sums[starts]) / (np.arange(len(values)) + 1 - starts)
+    return means
 
 
 def main() -> None:
-    stage, target = map(Path, sys.argv[1:])
-    rows = [json.loads(line) for line in (stage / "metrics.jsonl").read_text().splitlines()]
+    *stages, target = map(Path, sys.argv[1:])
+    files = [(stage / "metrics.jsonl").read_text("utf-8") for stage in stages]
+    curves = {
+        f"tab:{colour}": [json.loads(line) for line in file.splitlines()]
+        for colour, file in zip(COLOURS, files, strict=False)
+    }
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
         figure = Figure(figsize=(9, 4.6), layout="constrained", dpi=110)
         panels = figure.subplots(2, 3, sharex=True).flat
         for axes, (key, title) in zip(panels, CURVES.items(), strict=True):
-            draw(axes, rows, key)
-            if key == "calls_mean":
-                draw(axes, rows, "calls_optimal_mean", dashed=True)
+            for colour, rows in curves.items():
+                draw(axes, rows, key, colour)
+                if key == "calls_mean":
+                    draw(axes, rows, "calls_optimal_mean", colour)
             if key == "em":
                 axes.set_ylim(0, 1.02)
             elif key != "correct_logp_mean":
