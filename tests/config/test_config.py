@@ -21,7 +21,7 @@ from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe
 from fieldcraft.types import UserError
 from shipped_recipes import stand_ins
 
-MOST_OPTIONS = 253  # a new one is a decision
+MOST_OPTIONS = 254  # a new one is a decision
 WORLDS = ("abacus", "atlas", "domains", "gazetteer", "trails")
 RECIPE: dict[str, Any] = {
     "recipe": "small",
