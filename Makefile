@@ -2,9 +2,7 @@ PYTHON ?= python3
 
 .PHONY: demo real test test-long
 
-# One process more than CPUs, because tests also wait for files and for other processes.
-WORKERS = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() + 1, 8))')
-PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest -n $(WORKERS) --dist worksteal
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest -n auto --dist worksteal
 
 demo: .venv/installed
 	.venv/bin/fieldcraft run autocoa-mini

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 WINDOW = 20  # steps, at most
-COLOURS = ("blue", "orange", "green", "red", "purple", "brown")
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 CURVES = {
     "em": "exact match, sampled",
     "calls_mean": "calls a rollout (dashed: optimum)",
@@ -53,15 +54,12 @@ def running_means(values: np.ndarray) -> np.ndarray:
 def main() -> None:
     *stages, target = map(Path, sys.argv[1:])
     files = [(stage / "metrics.jsonl").read_text("utf-8") for stage in stages]
-    curves = {
-        f"tab:{colour}": [json.loads(line) for line in file.splitlines()]
-        for colour, file in zip(COLOURS, files, strict=False)
-    }
+    curves = [[json.loads(line) for line in file.splitlines()] for file in files]
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
         figure = Figure(figsize=(9, 4.6), layout="constrained", dpi=110)
         panels = figure.subplots(2, 3, sharex=True).flat
         for axes, (key, title) in zip(panels, CURVES.items(), strict=True):
-            for colour, rows in curves.items():
+            for colour, rows in zip(cycle(COLOURS), curves, strict=False):
                 draw(axes, rows, key, colour)
                 if key == "calls_mean":
                     draw(axes, rows, "calls_optimal_mean", colour)

@@ -31,8 +31,8 @@ for version in "$@"; do
             --resolution "$resolution" -o "$versions" >"$log" 2>&1 &&
             VIRTUAL_ENV=$env uv pip install -q -r "$versions" >>"$log" 2>&1 &&
             VIRTUAL_ENV=$env uv pip install -q --no-deps "$wheel" >>"$log" 2>&1 &&
-            (cd "$place/checkout" && OMP_NUM_THREADS=1 "$env/bin/python" -m pytest -q -n logical \
-                --maxprocesses 8 --dist worksteal ${PATTERN-}) >>"$log" 2>&1; then
+            (cd "$place/checkout" && OMP_NUM_THREADS=1 "$env/bin/python" -m pytest -q -n auto \
+                --dist worksteal ${PATTERN-}) >>"$log" 2>&1; then
             echo "Python $version, $resolution versions: $(tail -n 1 "$log")"
             rm -rf "$env"
         else

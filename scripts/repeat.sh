@@ -18,8 +18,6 @@ shift 2
 python=python3
 [ -x .venv/bin/python ] && python=.venv/bin/python
 
-workers=$("$python" -c 'import os; print(min(os.cpu_count() + 1, 8))') # as in the Makefile
-
 for ((i = 0; i < busy; i++)); do
     "$python" -c 'while True: pass' &
 done
@@ -30,7 +28,7 @@ for ((run = 1; run <= runs; run++)); do
     seed=$RANDOM
     log=$(mktemp)
     echo "run $run of $runs: --random-order-seed=$seed"
-    if OMP_NUM_THREADS=1 "$python" -m pytest -q -n "$workers" --dist worksteal \
+    if OMP_NUM_THREADS=1 "$python" -m pytest -q -n auto --dist worksteal \
         --random-order-bucket=module --random-order-seed="$seed" "$@" >"$log" 2>&1; then
         tail -n 1 "$log"
         rm "$log"

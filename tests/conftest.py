@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,14 @@ from fieldcraft.records import waits
 
 settings.register_profile("no clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("no clock")
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of processes of `-n auto`: one more than CPUs, because tests also wait for
+    files and for other processes."""
+    return min((os.cpu_count() or 1) + 1, 8)
+
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and tests interrupt themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,5 @@
 """bench/answers.py: agreement by hand, and the whole of it on a small file with a judge."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -9,17 +8,14 @@ import pytest
 
 from chat_server import answering, completion
 from fieldcraft.tools.serving import serving
+from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_answers", ROOT / "bench/answers.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("bench/answers.py")
 
 
 def test_agreement_by_hand(bench):

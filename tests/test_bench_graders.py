@@ -1,9 +1,7 @@
 """bench/graders.py, and with it the graders on gold solutions of real files."""
 
 import asyncio
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from fieldcraft.rewards.mathematics import Math
 from fieldcraft.rewards.programs import UnitTests
 from fieldcraft.tools.python.tool import Programs
 from fieldcraft.types import Task, UserError
+from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = 10  # items of each file; `-m slow` takes all
@@ -21,11 +20,7 @@ PROGRAMS = ("HumanEval.jsonl.gz", "mbpp_974.jsonl")
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_graders", ROOT / "bench/graders.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("bench/graders.py")
 
 
 def write(path, records):

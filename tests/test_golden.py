@@ -1,22 +1,19 @@
 """What the comparison of golden runs finds, and what it leaves out."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from script_modules import load_script
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
 def golden(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden", ROOT / "scripts/golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("scripts/golden.py")
     monkeypatch.setattr(module, "RUNS", {"one": []})
     return module
 
@@ -51,12 +48,8 @@ def test_renamed_keys_are_equal(golden: ModuleType, tmp_path: Path) -> None:
     assert golden.differences(new, old, {}) != []
 
 
-def test_every_run_is_a_recipe(golden: ModuleType) -> None:
-    spec = importlib.util.spec_from_file_location("runs", ROOT / "scripts/golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def test_every_run_is_a_recipe() -> None:
+    module = load_script("scripts/golden.py")
     assert len(module.RUNS) == 7
     for recipe, *overrides in module.RUNS.values():
         assert (ROOT / f"src/fieldcraft/recipes/{recipe}.yaml").exists()

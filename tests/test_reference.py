@@ -1,8 +1,6 @@
 """The generated pages of the documentation say what the schema and the command line say."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -10,19 +8,14 @@ from typing import Any, Literal
 import pytest
 
 import fieldcraft
+from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts/reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/reference.py")
 
 
 def test_the_pages_are_current(reference: ModuleType) -> None:

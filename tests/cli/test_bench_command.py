@@ -38,6 +38,7 @@ def test_bench_names_the_package_that_it_lacks(
 def test_bench_is_only_in_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert status("bench", "search", "--help") == 0
     monkeypatch.setattr(data, "__file__", str(tmp_path / "a" / "b" / "c" / "data.py"))
     assert status("bench", "search") == 2
     assert "run it from a checkout" in sentence(capsys)

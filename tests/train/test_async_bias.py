@@ -1,25 +1,19 @@
 """The table of the bias of asynchronous steps is what its script finds, by exact enumeration."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from script_modules import load_script
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("async_bias", ROOT / "scripts/async_bias.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["async_bias"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/async_bias.py")
 
 
 def test_the_document_has_the_table_of_the_script(script: Any) -> None:

@@ -146,7 +146,7 @@ def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> No
         counts = [name for name in row if name.endswith("fraction")]
         for name in counts:  # a token at a threshold is on either side of it
             assert other.pop(name) == pytest.approx(row.pop(name), abs=0.01)
-        assert other == pytest.approx(row, rel=1e-4, abs=1e-4)
+        assert other == pytest.approx(row, rel=1e-5, abs=1e-5)
     for sample, other in zip(samples, others, strict=True):
         for name in FIELDS:
             mine, its = getattr(sample, name), getattr(other, name)

@@ -41,7 +41,7 @@ from rank_processes import Pool
 from training_parts import run_stage
 
 OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
-ALIKE = 1e-4  # of numbers of order one, after steps that follow from one another
+ALIKE = 1e-5
 
 
 def wish(folder: Path, tied: bool = False, **given: object) -> Wish:

@@ -40,8 +40,8 @@ SPLITS = {
 @dataclass(frozen=True)
 class Drawer:
     """Source of random questions about the places of one side: those that are held out, or all
-    others. The share `known` of the questions that `mixed` draws is about known facts alone, beside
-    those that happen to be."""
+    others. The share `known` of the questions that `trained` draws is about known facts alone,
+    beside those that happen to be."""
 
     world: Gazetteer
     heldout: bool
@@ -99,7 +99,7 @@ class Drawer:
                 return self.meeting(rng)
         return self.chain(rng, rng.choice(HOPS))
 
-    def mixed(self, rng: random.Random) -> Question | None:
+    def trained(self, rng: random.Random) -> Question | None:
         """Draw a question of any kind, or one that needs no call, by the share `known`."""
         if self.known and self.world.rates and rng.random() < self.known:
             for _ in range(TRIES):
@@ -155,7 +155,7 @@ def demonstrated(
     """Yield the questions to demonstrate, each as often as it is drawn."""
     drawer = Drawer(world, heldout=False, known=known)
     while count:
-        question = drawer.mixed(rng)
+        question = drawer.trained(rng)
         if question is None or has_reserved_pair(question) or not is_shown(question):
             continue
         if drawer.on_its_side(question):
@@ -169,7 +169,7 @@ def training_tasks(world: Gazetteer, seed: int, count: int, known: float = 0.0) 
     asked = drawer.draws(
         rng,
         min(count, QUESTIONS),
-        drawer.mixed,
+        drawer.trained,
         lambda q: not has_reserved_pair(q) and not is_shown(q),
     )
     return [question.task("train", question.trained_wording(rng)) for question in asked]
