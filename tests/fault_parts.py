@@ -33,7 +33,7 @@ RENAMED = re.compile(r"rename (\S+) to ([^\s,.;]\S*?)(?=[,.;]?(?: |$))")
 CHANGED = re.compile(r"run '(chmod [^']*(?:'[^' ]+')?)' and")
 RESTORED = re.compile(
     r"restore|again|correct|fix|give|make room|choose|start|raise the limit|use |build|put"
-    r"|write one|convert it|let 'fieldcraft run'"
+    r"|write one|convert it|let 'fieldcraft run'|set the"
 )
 
 

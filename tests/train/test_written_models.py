@@ -277,6 +277,18 @@ def test_what_is_not_a_number_is_no_agreement(tmp_path: Path) -> None:
         require_written(tmp_path / "model", ProbeResult(said.proof, "float32"), "float32")
 
 
+def test_what_another_process_said_is_read_only(tmp_path: Path) -> None:
+    """Arrays that come from a rank cannot be written to, and nothing wants to."""
+    model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
+    said = said_by_model(model)
+    said.proof.logprobs.flags.writeable = False
+    torch.set_warn_always(True)
+    try:
+        require_written(tmp_path / "model", said, "float32")
+    finally:
+        torch.set_warn_always(False)
+
+
 def test_writing_takes_no_random_number(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "model")
     before = torch.get_rng_state()

@@ -47,7 +47,7 @@ def require_written(folder: Path, said: ProbeResult, dtype: Dtype) -> None:
     with torch.random.fork_rng(devices=[]):
         read = prove(load_model(folder, torch.device("cpu"), coarser))
     gap = said.proof.distance(read)
-    most = allowed(coarser, torch.from_numpy(said.proof.logprobs))
+    most = allowed(coarser, torch.tensor(said.proof.logprobs))
     if not gap <= most:  # so it is also if one of them is not a number
         raise UserError(
             "the model as it was written is another one than the policy: their log-probabilities"
