@@ -35,11 +35,16 @@ MEMORY = {
     ),
     "of children of threads": (
         "import threading\n"
+        "import warnings; warnings.simplefilter('ignore')\n"
         "threading.stack_size(2**18)\n"  # what a child inherits counts as its own
+        # No other thread works while one forks: a child would inherit the locks that it holds.
+        "alone = threading.Lock()\n"
         "def start():\n"
-        "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(3600)\n"
+        "    with alone: child = os.fork()\n"
+        "    if child == 0: x = b'x' * (70 * 2**20)\n"
         "    time.sleep(3600)\n"
-        "for i in range(7): threading.Thread(target=start).start()"
+        "with alone:\n"
+        "    for i in range(7): threading.Thread(target=start).start()"
     ),
 }
 TIME = {
