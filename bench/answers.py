@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.endpoints.openai import ChatEndpoint
-from fieldcraft.records.reading import reading
+from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
-from fieldcraft.rewards.judge import Judge
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.types import Task, Trajectory
 
 MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
@@ -40,7 +40,7 @@ class Case:
 def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
     """The cases of every model, of the first `limit` questions that are usable at all."""
     cases: dict[str, list[Case]] = {model: [] for model in MODELS}
-    with reading(path, "give the file EVOUNA-NQ"):
+    with raise_read_errors(path, "give the file EVOUNA-NQ"):
         rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
         for number, row in enumerate(rows):
             task = Task(str(number), row["question"], tuple(row["golden_answer"].split("/")))
@@ -120,9 +120,9 @@ class Agreement:
         return " ".join("–" if x is None else f"{x:.3f}" for x in numbers)
 
 
-async def ask_judge(judge: Judge, cases: Sequence[Case]) -> tuple[Agreement, int]:
+async def ask_judge(judge: JudgeReward, cases: Sequence[Case]) -> tuple[Agreement, int]:
     """A judge's agreement on what it could judge, and how many cases it could not."""
-    asked = (judge.ask(Trajectory(case.task, answer=case.answer)) for case in cases)
+    asked = (judge.score_trajectory(Trajectory(case.task, answer=case.answer)) for case in cases)
     said = zip(await asyncio.gather(*asked), cases, strict=True)
     graded = [(score == 1, case.accepted) for score, case in said if score is not None]
     return Agreement.of(graded), len(cases) - len(graded)
@@ -158,9 +158,9 @@ def main() -> None:
         ]
         print_row(name, agreements)
     if options.judge_url:
-        endpoint = ChatEndpoint(options.judge_url, options.judge_model, cache=options.cache)
-        asyncio.run(endpoint.check())
-        judge = Judge(endpoint, options.votes)
+        endpoint = ChatClient(options.judge_url, options.judge_model, cache=options.cache)
+        asyncio.run(endpoint.require_available())
+        judge = JudgeReward(endpoint, options.votes)
         found = [asyncio.run(ask_judge(judge, part)) for part in cases.values()]
         print_row(options.judge_model, [f"{a} ({failed} not judged)" for a, failed in found])
 

@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect
 
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 
 MEDIAN, LONG = 0.2, 5.0  # seconds of a call: the median, and the 99th percentile
 NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
@@ -82,7 +82,7 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))
     app = Slow(create_app(SearchIndex.load(run / "index")))
-    with serving(app, port_of(folder)) as url:
+    with serve_in_thread(app, port_of(folder)) as url:
         settings = [f"{key}={value}" for key, value in {"search.url": url, **SLOW}.items()]
         command = [sys.executable, "-m", "fieldcraft", "run", str(file), "--out", str(folder)]
         subprocess.run([*command, *settings], check=True, stdout=sys.stderr)

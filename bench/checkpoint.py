@@ -22,9 +22,9 @@ import torch
 import typer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.sharding.specs import PolicySpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 
@@ -54,7 +54,7 @@ def write_model(folder: Path, features: int, layers: int, words: int) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def make_units(words: int) -> list[Unit]:
+def make_units(words: int) -> list[SampleUnit]:
     """8 texts of 256 tokens, all of them trained."""
     rng = np.random.default_rng(0)
     ones, zeros = np.ones(256, np.float32), np.zeros(256, np.float32)
@@ -65,17 +65,17 @@ def make_units(words: int) -> list[Unit]:
 
 
 def seconds(
-    trainer: ShardedTrainer, units: list[Unit], steps: int, kind: str, folder: Path
+    trainer: ShardedTrainer, units: list[SampleUnit], steps: int, kind: str, folder: Path
 ) -> float:
     """Of so many steps with the checkpoint, until it is complete."""
     start = time.perf_counter()
     if kind != "none":
         trainer.save(folder, None, {})
     if kind == "waited for":
-        trainer.settle()
+        trainer.wait_for_saves()
     for _ in range(steps):
-        trainer.step(units, CrossEntropy(), 8 * 255.0)
-    trainer.settle()
+        trainer.step(units, CrossEntropyLoss(), 8 * 255.0)
+    trainer.wait_for_saves()
     return time.perf_counter() - start
 
 
@@ -95,7 +95,7 @@ def main(
         spec = PolicySpec(folder=folder / "start", optim=Optim(lr=1e-5), steps=1)
         with pool.ranks(folder, ranks) as made:
             trainer, units = ShardedTrainer(made, spec), make_units(words)
-            trainer.step(units, CrossEntropy(), 8 * 255.0)
+            trainer.step(units, CrossEntropyLoss(), 8 * 255.0)
             found: dict[str, list[float]] = {kind: [] for kind in KINDS}
             for number in range(rounds):
                 for kind in KINDS:

@@ -22,7 +22,7 @@ import typer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import SamplingParams
 
 VOCABULARY = 350
 GROUP = 8
@@ -122,7 +122,7 @@ async def with_engine(
     async def rollout(index: int, script: Script) -> list[int]:
         ids = list(script.prompt)
         for turn, length in enumerate(script.turns):
-            sampling = Sampling(length, temperature, seed=index)
+            sampling = SamplingParams(length, temperature, seed=index)
             ids += (await engine.generate(ids, sampling, str(index))).ids
             if turn + 1 < len(script.turns):
                 if tool_seconds:

@@ -25,7 +25,7 @@ import typer
 from _step_costs import clock
 from engine import Decimal
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import WHOLE, Sampling
+from fieldcraft.sampling import NO_TRUNCATION, SamplingParams
 from prefixes import make_model
 
 Prompts = np.ndarray[Any, np.dtype[np.int64]]
@@ -40,7 +40,9 @@ def by_engine(engine: LocalEngine, prompts: Prompts, new: int) -> None:
     async def turns() -> None:
         await asyncio.gather(
             *(
-                engine.generate(ids.tolist(), Sampling(new, 1.0, (), row, WHOLE), f"{row}")
+                engine.generate(
+                    ids.tolist(), SamplingParams(new, 1.0, (), row, NO_TRUNCATION), f"{row}"
+                )
                 for row, ids in enumerate(prompts)
             )
         )

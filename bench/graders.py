@@ -25,12 +25,12 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-from fieldcraft.data.records import Record, records
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.rewards.mathematics import Math
-from fieldcraft.rewards.programs import UnitTests
-from fieldcraft.rewards.rubric import AskingReward
-from fieldcraft.tools.python.tool import Programs
+from fieldcraft.data.records import Record, read_records
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.rewards.mathematics import MathReward
+from fieldcraft.rewards.programs import UnitTestReward
+from fieldcraft.rewards.rubric import AsyncReward
+from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 AT_ONCE = 8
@@ -47,7 +47,7 @@ class Case:
 
 def read_cases(path: Path) -> list[Case]:
     """Raises UserError for a file of another kind."""
-    found = [record for _, record in records(path)]
+    found = [record for _, record in read_records(path)]
     match found[0] if found else {}:
         case {"gold": _, "pred": _, "expected": _}:
             return [
@@ -78,14 +78,14 @@ def gold_solution(task: Task, record: Record) -> str:
     return f"\\boxed{{{task.answers[0]}}}"
 
 
-async def grade(reward: AskingReward, cases: list[Case]) -> list[float | None]:
+async def grade(reward: AsyncReward, cases: list[Case]) -> list[float | None]:
     """The score of every case."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(case: Case) -> float | None:
         async with gate:
             done = Trajectory(case.task, status=Status.ANSWERED, answer=case.answer)
-            return await reward.ask(done)
+            return await reward.score_trajectory(done)
 
     return list(await asyncio.gather(*map(one, cases)))
 
@@ -121,7 +121,7 @@ def main() -> None:
     for path in options.file:
         cases = read_cases(path)[: options.limit]
         by_tests = "unit_tests" in cases[0].task.meta
-        reward = UnitTests(Programs()) if by_tests else Math()
+        reward = UnitTestReward(GradingSandbox()) if by_tests else MathReward()
         graded = {reward.name: asyncio.run(grade(reward, cases))}
         if not all(case.right for case in cases):
             graded["Math-Verify"] = directly(cases)

@@ -23,13 +23,13 @@ import torch
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropy, Surrogate
+from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import memory_bytes
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model, torch_type
+from fieldcraft.runs.memory import estimate_stage_memory
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import load_model, to_torch_dtype
 from fieldcraft.train.trainer import Trainer
 
 LENGTH = 512
@@ -56,12 +56,12 @@ def make_trainer(recipe: Recipe, stage: str, folder: Path) -> Trainer:
     """As a run makes it."""
     optim, cpu = recipe.stages[stage].optim, torch.device("cpu")
     if recipe.lora is None:
-        return Trainer(load_model(folder, cpu), optim, 2, dtype=torch_type(recipe.dtype))
+        return Trainer(load_model(folder, cpu), optim, 2, dtype=to_torch_dtype(recipe.dtype))
     model = load_model(folder, cpu, recipe.dtype)
-    return Trainer(model, optim, 2, Adapter(model, recipe.lora, 0))
+    return Trainer(model, optim, 2, LoraAdapter(model, recipe.lora, 0))
 
 
-def make_units(tokens: int, words: int) -> list[Unit]:
+def make_units(tokens: int, words: int) -> list[SampleUnit]:
     rng = np.random.default_rng(0)
     ones = np.ones(LENGTH, np.float32)
     weight = np.where(np.arange(LENGTH) > 0, ones, 0)
@@ -81,9 +81,9 @@ def measure(case: str, folder: Path, tokens: int) -> None:
     for _ in range(2):
         if stage == RL:
             reference.fill_logprobs(units, "ref_logp", 1.0)
-            trainer.step(units, Surrogate(kl_coef=0.01), 1.0)
+            trainer.step(units, PolicyGradientLoss(kl_coef=0.01), 1.0)
         else:
-            trainer.step(units, CrossEntropy(), 1.0)
+            trainer.step(units, CrossEntropyLoss(), 1.0)
     trained = sum(m.numel() for m in trainer.weights.masters)
     whole = sum(p.numel() for p in trainer.model.parameters())
     # Of this program alone: what getrusage tells includes the process that started it.
@@ -126,9 +126,9 @@ def main(
                 recipe=recipe,
                 config=config,
                 parameters=found["parameters"],
-                trained=found["trained"],
+                trainable_parameters=found["trained"],
             )
-            estimate = memory_bytes(setup, recipe.stages[stage])
+            estimate = estimate_stage_memory(setup, recipe.stages[stage])
             sizes = f"{found['peak'] / 1e9:.2f} GB | {estimate / 1e9:.2f} GB"
             print(f"| {name} | {sizes} | {estimate / found['peak']:.2f} |", flush=True)
 

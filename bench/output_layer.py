@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.train.output_layer import OutputLayer, Predictions, score
+from fieldcraft.train.output_layer import OutputLayer, TokenPredictions, score_tokens
 
 TEMPERATURE = 0.9
 
@@ -76,8 +76,8 @@ def all_at_once(task: Task) -> Tensor:
 
 
 def in_pieces(task: Task) -> Tensor:
-    said = Predictions(task.hidden_TH, OutputLayer(task.model), TEMPERATURE)
-    scores = score(said, task.targets_T)
+    said = TokenPredictions(task.hidden_TH, OutputLayer(task.model), TEMPERATURE)
+    scores = score_tokens(said, task.targets_T)
     (task.weight_T * scores.logp_T).sum().backward()
     return torch.stack([scores.logp_T.detach(), scores.entropy_T.detach()])
 

@@ -20,14 +20,14 @@ import torch
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers
+from fieldcraft.sampling import SamplingParams
+from fieldcraft.scaling.costs import ForwardPasses, ModelShape, Roofline, TrainingCost
 from fieldcraft.scaling.devices import Device
 from fieldcraft.scaling.measured import measure_cpu
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.trainer import Trainer
 
 TOKENS = 4096  # of a step, in two micro-batches
@@ -50,7 +50,7 @@ class Size:
     layers: int
     words: int
 
-    def make(self) -> tuple[Qwen2ForCausalLM, Shape]:
+    def make(self) -> tuple[Qwen2ForCausalLM, ModelShape]:
         torch.manual_seed(0)
         config = Qwen2Config(
             vocab_size=self.words,
@@ -64,7 +64,7 @@ class Size:
         )
         model = Qwen2ForCausalLM(config)
         cached = 2 * self.layers * self.width * 4
-        return model, Shape(model.num_parameters(), self.layers, self.width, 4, cached)
+        return model, ModelShape(model.num_parameters(), self.layers, self.width, 4, cached)
 
     def __str__(self) -> str:
         return f"{self.layers} layers of {self.width}, {self.words:,} words"
@@ -74,7 +74,7 @@ SMALL, MIDDLE, LARGE = Size(96, 3, 1000), Size(256, 4, 4000), Size(512, 6, 8000)
 LARGEST = Size(1024, 8, 8000)
 
 
-def make_units(length: int, words: int) -> list[Unit]:
+def make_units(length: int, words: int) -> list[SampleUnit]:
     rng, ones = np.random.default_rng(0), np.ones(length, np.float32)
     weight = np.where(np.arange(length) > 0, ones, 0)
     texts = [rng.integers(0, words, length) for _ in range(TOKENS // length)]
@@ -88,9 +88,11 @@ def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[D
     units = make_units(length, size.words)
 
     def formula(device: Device) -> float:
-        return Trainers(device, 1, TOKENS // 2).seconds(shape, TOKENS, length, Passes())
+        return TrainingCost(device, 1, TOKENS // 2).step_seconds(
+            shape, TOKENS, length, ForwardPasses()
+        )
 
-    return lambda: trainer.step(units, Surrogate(), 1.0), formula
+    return lambda: trainer.step(units, PolicyGradientLoss(), 1.0), formula
 
 
 def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
@@ -102,7 +104,7 @@ def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Dev
     async def turns() -> None:
         prompts = rng.integers(1, size.words, (rows, PROMPT)).tolist()
         calls = [
-            engine.generate(prompt, Sampling(TURN, seed=row), str(row))
+            engine.generate(prompt, SamplingParams(TURN, seed=row), str(row))
             for row, prompt in enumerate(prompts)
         ]
         await asyncio.gather(*calls)
@@ -112,7 +114,7 @@ def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Dev
     def formula(device: Device) -> float:
         speed = Roofline(shape, device)
         held = rows * (PROMPT + TURN / 2)
-        return TURN * speed.step(rows, held) + speed.prefill(rows * PROMPT)
+        return TURN * speed.decode_seconds(rows, held) + speed.prefill_seconds(rows * PROMPT)
 
     return lambda: asyncio.run(turns()), formula
 

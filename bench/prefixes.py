@@ -22,10 +22,10 @@ import typer
 from torch.nn.utils import get_total_norm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train import batch
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.trainer import Trainer
 
 TOTAL = 1000.0
@@ -45,9 +45,9 @@ def make_model(features: int, layers: int, words: int, device: str) -> Qwen2ForC
     return Qwen2ForCausalLM(config).to(device)
 
 
-def make_units(groups: int, group: int, prompt: int, answer: int, words: int) -> list[Unit]:
+def make_units(groups: int, group: int, prompt: int, answer: int, words: int) -> list[SampleUnit]:
     rng = np.random.default_rng(0)
-    units: list[Unit] = []
+    units: list[SampleUnit] = []
     for _ in range(groups):
         asked = rng.integers(1, words, prompt)
         for _ in range(group):
@@ -59,7 +59,7 @@ def make_units(groups: int, group: int, prompt: int, answer: int, words: int) ->
     return units
 
 
-def with_transformers(model: Qwen2ForCausalLM, units: list[Unit], micro_tokens: int) -> float:
+def with_transformers(model: Qwen2ForCausalLM, units: list[SampleUnit], micro_tokens: int) -> float:
     """The same loss by a plain forward pass over padded batches; all rollouts have one length."""
     model.train()
     model.zero_grad()
@@ -104,11 +104,11 @@ def main(
     plain = make_model(features, layers, words, device)
 
     def step() -> tuple[float, float]:
-        row = trainer.step(units, Surrogate(), TOTAL)
+        row = trainer.step(units, PolicyGradientLoss(), TOTAL)
         return row["loss"], row["grad_norm"]
 
     def alone() -> tuple[float, float]:
-        with patch.object(batch, "WORTH_SHARING", 10**9):
+        with patch.object(batch, "MIN_SHARED_PREFIX_TOKENS", 10**9):
             return step()
 
     def padded() -> tuple[float, float]:

@@ -28,9 +28,9 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.records.words import words
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.records.words import split_words
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import read_corpus
 
@@ -45,7 +45,7 @@ TOPK = 5
 def write_lsa(corpus: Path, out: Path, dimensions: int = DIMENSIONS) -> str:
     """An encoder whose vector of a text is the mean of its words' vectors."""
     texts = [f"{passage.title}\n{passage.text}" for passage in read_corpus(corpus)]
-    counts = TfidfVectorizer(tokenizer=words, token_pattern=None, lowercase=False)
+    counts = TfidfVectorizer(tokenizer=split_words, token_pattern=None, lowercase=False)
     svd = TruncatedSVD(dimensions, random_state=0).fit(counts.fit_transform(texts))
     vectors = (svd.components_ * counts.idf_).T.astype(np.float32)
     vocabulary = {word: i + 1 for word, i in counts.vocabulary_.items()} | {"[UNK]": 0}
@@ -83,7 +83,7 @@ def main() -> None:
     for name, file in FILES.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            corpus = Corpus(given.data / file).ensure(folder / "corpus.jsonl")
+            corpus = CorpusFile(given.data / file).ensure_passages(folder / "corpus.jsonl")
             encoder = given.encoder or write_lsa(corpus, folder / "lsa")
             kinds: dict[str, dict[str, Any]] = {
                 "bm25": {},

@@ -18,17 +18,17 @@ from types import SimpleNamespace
 import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropy, Surrogate
-from fieldcraft.cluster.ranks import HEALTH, RayRanks
+from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
+from fieldcraft.cluster.ranks import HEALTH_GROUP, RayTrainerGroup
 from fieldcraft.cluster.remote import import_ray
-from fieldcraft.cluster.session import joined
+from fieldcraft.cluster.session import open_cluster
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.scaling.memory import rank_parts
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import empty_model
-from fieldcraft.train.sharding.specs import PolicySpec, ReaderSpec
-from fieldcraft.train.sharding.trainer import ShardedTrainer, make_reader
+from fieldcraft.scaling.memory import estimate_rank_memory
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import make_empty_model
+from fieldcraft.train.sharding.specs import PolicySpec, ReferenceSpec
+from fieldcraft.train.sharding.trainer import ShardedTrainer, make_reference
 from memory import LENGTH, RL, SFT, make_units
 
 CASES = {
@@ -47,27 +47,29 @@ def recipe_of(case: str, layout: str, tokens: int) -> tuple[Recipe, str]:
     return load_recipe("smoke", [*settings, *sizes, cluster, "max_rows=1"]), stage
 
 
-def train(ranks: RayRanks, recipe: Recipe, stage: str, folder: Path, tokens: int) -> None:
+def train(ranks: RayTrainerGroup, recipe: Recipe, stage: str, folder: Path, tokens: int) -> None:
     """Two steps, in which each trainer has one micro-batch."""
     optim = recipe.stages[stage].optim
     spec = PolicySpec(folder=folder, optim=optim, steps=2, dtype=recipe.dtype, lora=recipe.lora)
     trainer = ShardedTrainer(ranks, spec)
-    words = empty_model(folder).config.vocab_size
-    units = make_units(tokens * ranks.count, words)
+    words = make_empty_model(folder).config.vocab_size
+    units = make_units(tokens * ranks.world_size, words)
     if stage == SFT:
         for _ in range(2):
-            trainer.step(units, CrossEntropy(), 1.0)
+            trainer.step(units, CrossEntropyLoss(), 1.0)
         return
-    reference = make_reader(ranks, "reference", ReaderSpec(folder=folder, optim=optim))
+    reference = make_reference(ranks, "reference", ReferenceSpec(folder=folder, optim=optim))
     for _ in range(2):
         reference.fill_logprobs(units, "ref_logp", 1.0)
-        trainer.step(units, Surrogate(kl_coef=0.01), 1.0)
+        trainer.step(units, PolicyGradientLoss(kl_coef=0.01), 1.0)
 
 
-def peak(ranks: RayRanks) -> int:
+def peak(ranks: RayTrainerGroup) -> int:
     """Bytes of the process that has taken most."""
     actors = ranks._actors
-    asked = [actor.process.options(concurrency_group=HEALTH).remote() for actor in actors]
+    asked = [
+        actor.get_process_id.options(concurrency_group=HEALTH_GROUP).remote() for actor in actors
+    ]
     told = [Path(f"/proc/{number}/status").read_text() for number in import_ray().get(asked)]
     return 1024 * max(int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) for text in told)
 
@@ -75,21 +77,21 @@ def peak(ranks: RayRanks) -> int:
 def measure(case: str, layout: str, folder: Path, tokens: int) -> tuple[int, int]:
     """Bytes, as measured and as estimated."""
     recipe, stage = recipe_of(case, layout, tokens)
-    with joined(recipe.cluster, "cpu", folder) as session:
-        ranks = RayRanks(session)
-        ranks.begin()
+    with open_cluster(recipe.cluster, "cpu", folder) as session:
+        ranks = RayTrainerGroup(session)
+        ranks.start()
         train(ranks, recipe, stage, folder, tokens)
         found = peak(ranks)
         asyncio.run(ranks.close())
-    model = empty_model(folder)
+    model = make_empty_model(folder)
     parameters = model.num_parameters()
     if recipe.lora is not None:
-        Adapter(model, recipe.lora, 0)
+        LoraAdapter(model, recipe.lora, 0)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     setup = SimpleNamespace(
-        recipe=recipe, config=model.config, parameters=parameters, trained=trained
+        recipe=recipe, config=model.config, parameters=parameters, trainable_parameters=trained
     )
-    parts = rank_parts(setup, recipe.stages[stage], recipe.cluster)
+    parts = estimate_rank_memory(setup, recipe.stages[stage], recipe.cluster)
     return found, sum(parts.values())
 
 

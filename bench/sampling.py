@@ -24,10 +24,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from engine import Decimal
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.truncation import sample_rows
-from fieldcraft.sampling import WHOLE, Sampling, Truncation
+from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, Truncation
 
 WAYS = {
-    "plain": WHOLE,
+    "plain": NO_TRUNCATION,
     "top_k 20, top_p 0.9": Truncation(top_k=20, top_p=0.9),
     "top_p 0.9": Truncation(top_p=0.9),
     "min_p 0.1": Truncation(min_p=0.1),
@@ -63,7 +63,7 @@ def make_model(words: int, width: int, layers: int) -> Qwen2ForCausalLM:
 
 def engine_seconds(engine: LocalEngine, truncation: Truncation, rows: int) -> float:
     async def turns() -> None:
-        turn = [Sampling(TOKENS, 1.0, (), seed, truncation) for seed in range(rows)]
+        turn = [SamplingParams(TOKENS, 1.0, (), seed, truncation) for seed in range(rows)]
         calls = (engine.generate(PROMPT, how, f"{row}") for row, how in enumerate(turn))
         await asyncio.gather(*calls)
         for row in range(rows):

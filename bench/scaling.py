@@ -25,28 +25,49 @@ import matplotlib as mpl
 import typer
 from matplotlib.figure import Figure
 
-from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers, publishing
+from fieldcraft.scaling.costs import (
+    ForwardPasses,
+    ModelShape,
+    Roofline,
+    TrainingCost,
+    estimate_broadcast_seconds,
+)
 from fieldcraft.scaling.devices import find_device
-from fieldcraft.scaling.pipeline import Pipeline, Simulated, simulate
-from fieldcraft.scaling.steps import Rollouts, Split, best_split, sampling
-from fieldcraft.scaling.workload import Tail, Workload
+from fieldcraft.scaling.pipeline import PipelineModel, SimulationResult, simulate
+from fieldcraft.scaling.steps import (
+    DeviceSplit,
+    RolloutLoad,
+    estimate_sampling_seconds,
+    find_best_split,
+)
+from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
 # Qwen2.5-7B in bfloat16: 7.1 billion parameters behind the embedding, and of a token's keys and
 # values 28 layers x 4 heads x 128 numbers, twice.
-SEVEN = Shape(7_070_000_000, layers=28, width=3584, bytes=2, token_bytes=2 * 28 * 4 * 128 * 2)
-PASSES = Passes(trained=1, read=1, checkpointing=True)  # a policy whose probabilities are anew
+SEVEN = ModelShape(
+    7_070_000_000,
+    layers=28,
+    hidden_size=3584,
+    dtype_bytes=2,
+    kv_bytes_per_token=2 * 28 * 4 * 128 * 2,
+)
+PASSES = ForwardPasses(
+    trained_models=1, frozen_models=1, checkpointing=True
+)  # a policy whose probabilities are anew
 MICRO_TOKENS = 16_384
 # An agent that searches and reads; the longest of a thousand rollouts has ten times the median.
-AGENT = Workload(
-    prompt=500,
-    turn=Tail(median=400, long=4000, most=8192),
-    calls=4.0,
-    most_calls=16,
-    observation=600,
-    latency=Tail(median=1.0, long=20.0, most=300.0),
+AGENT = RolloutWorkload(
+    prompt_tokens=500,
+    turn_tokens=LogNormal(median=400, p99=4000, maximum=8192),
+    mean_calls=4.0,
+    max_calls=16,
+    observation_tokens=600,
+    tool_latency=LogNormal(median=1.0, p99=20.0, maximum=300.0),
 )
 # The mean of thousands of rollouts of AGENT, and the longest of a hundred.
-MEAN = Rollouts(1, written=3100.0, length=5900.0, longest=14_000.0, waiting=38.0)
+MEAN = RolloutLoad(
+    1, policy_tokens=3100.0, mean_tokens=5900.0, max_policy_tokens=14_000.0, max_tool_seconds=38.0
+)
 HEADS = (
     *("max_staleness", "GPUs", "trainers + engines", "s a step", "rollouts/s (from, to)"),
     *("of linear", "trainers wait", "dropped"),
@@ -81,36 +102,36 @@ KEYS: dict[str, Callable[[Setting], Setting]] = {
 
 
 @cache
-def split(setting: Setting) -> Split:
+def split(setting: Setting) -> DeviceSplit:
     """Trainers and engines for so many GPUs; in turns all are both."""
     if setting.staleness == 0:
-        return Split(setting.gpus, setting.gpus, 0.0)
+        return DeviceSplit(setting.gpus, setting.gpus, 0.0)
     device = find_device(setting.gpu)
     step = replace(MEAN, count=setting.questions * setting.group)
     speed = Roofline(SEVEN, device)
 
     def training(trainers: int) -> float:
-        of = Trainers(device, trainers, MICRO_TOKENS)
-        return of.seconds(SEVEN, step.tokens, step.length, PASSES)
+        of = TrainingCost(device, trainers, MICRO_TOKENS)
+        return of.step_seconds(SEVEN, step.total_tokens, step.mean_tokens, PASSES)
 
     def sampled(engines: int) -> float:
-        return sampling(speed, engines, setting.rows, step, setting.staleness)
+        return estimate_sampling_seconds(speed, engines, setting.rows, step, setting.staleness)
 
-    found = best_split(setting.gpus, 1, training, sampled)
+    found = find_best_split(setting.gpus, 1, training, sampled)
     assert found is not None
     engines = min(max(round(found.engines * setting.engines), 1), setting.gpus - 1)
-    return Split(setting.gpus - engines, engines, found.seconds)
+    return DeviceSplit(setting.gpus - engines, engines, found.seconds)
 
 
-def simulated(setting: Setting, steps: int, seed: int) -> Simulated:
+def simulated(setting: Setting, steps: int, seed: int) -> SimulationResult:
     device, chosen = find_device(setting.gpu), split(setting)
-    trainers = Trainers(device, chosen.trainers, MICRO_TOKENS)
+    trainers = TrainingCost(device, chosen.trainers, MICRO_TOKENS)
 
     def learn(tokens: int, rollouts: int) -> float:
-        return trainers.seconds(SEVEN, tokens, tokens / max(rollouts, 1), PASSES)
+        return trainers.step_seconds(SEVEN, tokens, tokens / max(rollouts, 1), PASSES)
 
     return simulate(
-        Pipeline(
+        PipelineModel(
             workload=AGENT,
             speeds=[Roofline(SEVEN, device)] * chosen.engines,
             learn_seconds=learn,
@@ -119,17 +140,19 @@ def simulated(setting: Setting, steps: int, seed: int) -> Simulated:
             max_staleness=setting.staleness,
             rows=setting.rows,
             concurrent_calls=setting.calls,
-            publish_seconds=publishing(SEVEN, device, chosen.trainers, chosen.engines),
+            publish_seconds=estimate_broadcast_seconds(
+                SEVEN, device, chosen.trainers, chosen.engines
+            ),
             steps=steps + 1 + setting.staleness,
             seed=seed,
         )
     )
 
 
-def row(setting: Setting, runs: Sequence[Simulated], first: float) -> str:
+def row(setting: Setting, runs: Sequence[SimulationResult], first: float) -> str:
     """Means over seeds, the slowest and the fastest; `first` is a GPU's rate with the fewest."""
-    places, rates = split(setting), [run.rate for run in runs]
-    counted = [step for run in runs for step in run.counted]
+    places, rates = split(setting), [run.rollouts_per_second for run in runs]
+    counted = [step for run in runs for step in run.measured_steps]
     dropped = sum(step.dropped for step in counted)
     trained = sum(step.rollouts for step in counted)
     together = f"{places.trainers} + {places.engines}"
@@ -140,7 +163,7 @@ def row(setting: Setting, runs: Sequence[Simulated], first: float) -> str:
         f"{sum(run.seconds for run in runs) / len(counted):.1f}",
         f"{statistics.mean(rates):.2f} ({min(rates):.2f}, {max(rates):.2f})",
         f"{statistics.mean(rates) / setting.gpus / first:.2f}",
-        f"{statistics.mean(run.waiting for run in runs):.2f}",
+        f"{statistics.mean(run.wait_share for run in runs):.2f}",
         f"{dropped / (dropped + trained):.3f}",
     )
     return f"| {' | '.join(map(str, cells))} |"
@@ -159,13 +182,13 @@ def growth_ends(rates: dict[int, float]) -> int:
 
 def change_keys(setting: Setting, steps: int, seeds: Sequence[int]) -> None:
     """A table of what each key alone is worth, and the best of them."""
-    usual = statistics.mean(simulated(setting, steps, seed).rate for seed in seeds)
+    usual = statistics.mean(simulated(setting, steps, seed).rollouts_per_second for seed in seeds)
     print(f"\n{setting.gpus} GPUs, max_staleness {setting.staleness}: {usual:.2f} rollouts/s")
     print("\n| key | trainers + engines | rollouts/s (from, to) | of before |\n|---|---|---|---|")
     worth = {}
     for name, change in KEYS.items():
         other = change(setting)
-        rates = [simulated(other, steps, seed).rate for seed in seeds]
+        rates = [simulated(other, steps, seed).rollouts_per_second for seed in seeds]
         worth[name] = statistics.mean(rates) / usual
         print(
             f"| {name} | {split(other).trainers} + {split(other).engines}"
@@ -217,7 +240,7 @@ def main(
         for n in sorted(gpus):
             setting = Setting(gpu, n, questions, group, most)
             runs = [simulated(setting, steps, number) for number in seed]
-            of[n] = statistics.mean(run.rate for run in runs)
+            of[n] = statistics.mean(run.rollouts_per_second for run in runs)
             print(row(setting, runs, of[min(gpus)] / min(gpus)), flush=True)
     print()
     for name, of in rates.items():

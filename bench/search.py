@@ -35,8 +35,8 @@ import bm25s
 import httpx
 import numpy as np
 
-from fieldcraft.tools.search.bm25 import passage_terms, query_terms
-from fieldcraft.tools.search.dense import best
+from fieldcraft.tools.search.bm25 import make_passage_terms, make_query_terms
+from fieldcraft.tools.search.dense import select_top_scores
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import PassageFile, read_corpus, write_passages
 
@@ -62,7 +62,10 @@ def build_bm25s(corpus: Path, out: Path) -> None:
     write_passages(read_corpus(corpus), out)
     vocabulary: dict[str, int] = {}
     term_ids = [
-        [vocabulary.setdefault(term, len(vocabulary)) for term in passage_terms(p.title, p.text)]
+        [
+            vocabulary.setdefault(term, len(vocabulary))
+            for term in make_passage_terms(p.title, p.text)
+        ]
         for p in PassageFile(out)
     ]
     bm25 = bm25s.BM25(k1=0.9, b=0.4)
@@ -77,9 +80,12 @@ def open_bm25s(out: Path) -> Search:
     arrays |= {k: v.view(np.ndarray) for k, v in arrays.items() if isinstance(v, np.memmap)}
 
     def search(query: str, topk: int) -> list[str]:
-        scores = bm25.get_scores_from_ids(bm25.get_tokens_ids(query_terms(query)))
+        scores = bm25.get_scores_from_ids(bm25.get_tokens_ids(make_query_terms(query)))
         found = np.flatnonzero(scores)
-        return [passages.passage(found[place]).title for place, _ in best(scores[found], topk)]
+        return [
+            passages.get_passage(found[place]).title
+            for place, _ in select_top_scores(scores[found], topk)
+        ]
 
     return search
 

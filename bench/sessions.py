@@ -14,8 +14,8 @@ import time
 import numpy as np
 import typer
 
-from fieldcraft.engine.local.blocks import BLOCK, Ints
-from fieldcraft.engine.local.rows import Rows
+from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS, IntArray
+from fieldcraft.engine.local.sequences import SequenceTable
 
 MIXED = [300] * 255 + [8192]  # tokens of sessions
 
@@ -23,36 +23,36 @@ MIXED = [300] * 255 + [8192]  # tokens of sessions
 class NoTensors:
     """In the place of the keys and values."""
 
-    def copy(self, sources: Ints, targets: Ints, counts: Ints) -> None: ...
+    def copy(self, sources: IntArray, targets: IntArray, counts: IntArray) -> None: ...
     def clear(self, blocks: list[int]) -> None: ...
 
 
-def begin(table: Rows, session: str, ids: Ints) -> float:
+def begin(table: SequenceTable, session: str, ids: IntArray) -> float:
     """Seconds until a session has its row and its blocks."""
     began = time.perf_counter()
-    if session in table.of:
-        table.resume(table.of[session], ids)
+    if session in table.row_by_session:
+        table.resume(table.row_by_session[session], ids)
     else:
-        blocks, known = table.blocks.find(ids)
-        kept = table.blocks.computed_of(blocks, min(known, len(ids) - 1))
-        table.start(table.claim(session)[0], ids, blocks, kept)
-    table.copy_in(NoTensors())
+        blocks, known = table.blocks.match_prefix(ids)
+        kept = table.blocks.count_computed(blocks, min(known, len(ids) - 1))
+        table.start(table.acquire(session)[0], ids, blocks, kept)
+    table.sync_storage(NoTensors())
     return time.perf_counter() - began
 
 
-def finish(table: Rows, session: str) -> float:
+def finish(table: SequenceTable, session: str) -> float:
     """Compute what the session lacks; seconds until what it holds can be found by others."""
-    row = table.of[session]
-    table.advance(np.array([row]), table.length[[row]] - table.cached[[row]])
+    row = table.row_by_session[session]
+    table.advance(np.array([row]), table.length[[row]] - table.num_cached[[row]])
     began = time.perf_counter()
-    table.park(row)
+    table.finish_turn(row)
     return time.perf_counter() - began
 
 
 def main(rows: int = 1000, tokens: int = 32768) -> None:
     rng = np.random.default_rng(0)
     common = rng.integers(0, 30_000, tokens)
-    table = Rows(rows + 5)
+    table = SequenceTable(rows + 5)
     texts = []
     for i in range(rows):
         shared = min(4000 * (i % 8), tokens - 100)
@@ -69,14 +69,19 @@ def main(rows: int = 1000, tokens: int = 32768) -> None:
     print(f"{rows} sessions of {tokens} tokens, median of 5:\n")
     for name, seconds in (("comes back", back), ("ends its turn", parked), ("is new", new)):
         print(f"a session {name}: {1000 * statistics.median(seconds):.2f} ms")
-    held = sum(-(-len(text) // BLOCK) for text in texts) * BLOCK
-    print(f"{table.blocks.count * BLOCK:,} tokens of cache for sessions with {held:,}\n")
+    held = sum(-(-len(text) // BLOCK_TOKENS) for text in texts) * BLOCK_TOKENS
+    print(
+        f"{table.blocks.num_blocks * BLOCK_TOKENS:,} tokens of cache for sessions with {held:,}\n"
+    )
 
-    table = Rows(len(MIXED))
+    table = SequenceTable(len(MIXED))
     for i, length in enumerate(MIXED):
         begin(table, str(i), rng.integers(0, 30_000, length))
     dense = len(MIXED) * max(MIXED)
-    print(f"255 sessions of 300 tokens and one of 8,192: {table.blocks.count * BLOCK:,} tokens of")
+    print(
+        f"255 sessions of 300 tokens and one of 8,192: {table.blocks.num_blocks * BLOCK_TOKENS:,} "
+        "tokens of"
+    )
     print(f"cache; sessions x longest would be {dense:,}")
 
 

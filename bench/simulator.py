@@ -22,30 +22,30 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.scaling.pipeline import Pipeline, simulate
-from fieldcraft.scaling.workload import Tail, Workload
+from fieldcraft.scaling.pipeline import PipelineModel, simulate
+from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
 STAGE = "rl2"
-MOST_CALLS = 3  # that a question of Atlas needs
+MAX_CALLS = 3  # that a question of Atlas needs
 HALVINGS = 7  # of the interval in which the engine's speed is looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Atlas(Workload):
+class Atlas(RolloutWorkload):
     """Each of the calls that a question may need is made with the same probability."""
 
-    def calls_of(self, rng: random.Random) -> int:
-        return sum(rng.random() < self.calls / MOST_CALLS for _ in range(MOST_CALLS))
+    def sample_num_calls(self, rng: random.Random) -> int:
+        return sum(rng.random() < self.mean_calls / MAX_CALLS for _ in range(MAX_CALLS))
 
 
 @dataclass(frozen=True, slots=True)
-class Server(Tail):
+class Server(LogNormal):
     """The latencies of the server of `bench async`, in the order in which it is called."""
 
     drawn: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def draw(self, rng: random.Random) -> float:
-        return super(Server, self).draw(self.drawn)
+    def sample(self, rng: random.Random) -> float:
+        return super(Server, self).sample(self.drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Steady:
 
     token: float
 
-    def step(self, rows: int, tokens: float) -> float:
+    def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return rows * self.token
 
-    def prefill(self, tokens: float) -> float:
+    def prefill_seconds(self, tokens: float) -> float:
         return 0.0
 
 
@@ -67,7 +67,7 @@ class Run:
 
     folder: Path
     rows: Sequence[dict[str, Any]]
-    workload: Workload
+    workload: RolloutWorkload
     questions: int
     group: int
     staleness: int
@@ -96,10 +96,10 @@ def read_run(folder: Path) -> Run:
     turns = sorted(lengths["policy"])
     rows = [json.loads(line) for line in lines]
     workload = Atlas(
-        prompt=round(statistics.mean(lengths["prompt"])),
-        turn=Tail(statistics.median(turns), turns[int(0.99 * len(turns))], turns[-1]),
-        observation=round(statistics.mean(lengths["tool"])),
-        calls=statistics.mean(row["calls_mean"] for row in rows),
+        prompt_tokens=round(statistics.mean(lengths["prompt"])),
+        turn_tokens=LogNormal(statistics.median(turns), turns[int(0.99 * len(turns))], turns[-1]),
+        observation_tokens=round(statistics.mean(lengths["tool"])),
+        mean_calls=statistics.mean(row["calls_mean"] for row in rows),
     )
     staleness = stage["async"]["max_staleness"]
     return Run(folder, rows, workload, stage["questions"], stage["group"], staleness)
@@ -118,8 +118,8 @@ def predicted(run: Run, token: float, learn: float, seeds: int) -> list[tuple[fl
     found = []
     for seed in range(seeds):
         steps = simulate(
-            Pipeline(
-                workload=replace(run.workload, latency=Server(0.2, 5.0, 50.0)),
+            PipelineModel(
+                workload=replace(run.workload, tool_latency=Server(0.2, 5.0, 50.0)),
                 speeds=[Steady(token)],
                 learn_seconds=lambda tokens, _: tokens * learn,
                 questions=run.questions,
@@ -131,7 +131,7 @@ def predicted(run: Run, token: float, learn: float, seeds: int) -> list[tuple[fl
             )
         ).steps
         trained, dropped = (sum(getattr(s, key) for s in steps) for key in ("rollouts", "dropped"))
-        found.append((trained / steps[-1].ended, dropped / (trained + dropped)))
+        found.append((trained / steps[-1].finished, dropped / (trained + dropped)))
     return found
 
 
@@ -165,7 +165,7 @@ def main(
         middle = statistics.median(rates)
         lost = run.dropped / (len(run.rows) * run.questions * run.group)
         print(
-            f"| {run.staleness} | {run.workload.calls:.2f} | {run.rate:.1f}"
+            f"| {run.staleness} | {run.workload.mean_calls:.2f} | {run.rate:.1f}"
             f" | {middle:.1f} ({rates[0]:.1f} to {rates[-1]:.1f}) | {middle / run.rate:.2f}"
             f" | {lost:.3f} | {statistics.mean(drop for _, drop in found):.3f} |",
             flush=True,

@@ -51,10 +51,10 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from _step_costs import StepCosts
-from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import Unit, to_samples
+from fieldcraft.train.batch import SampleUnit, to_samples
 from fieldcraft.train.learner import PolicyLearner
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory
@@ -184,16 +184,16 @@ def our_grpo(
         settings=settings, trainer=trainer, reference=None, critic=None, total_tokens=1, seed=0
     )
     steps = iter(range(1000))
-    return lambda: learner.learn(rollouts, next(steps)).row
+    return lambda: learner.learn(rollouts, next(steps)).metrics
 
 
 def our_sft(
     model: Any, examples: Sequence[Trajectory], optim: Optim, dtype: torch.dtype
 ) -> Callable[[], dict[str, float]]:
     trainer = Trainer(model, optim, 1000, dtype=dtype)
-    units: list[Unit] = [to_samples(example, {Author.POLICY}) for example in examples]
+    units: list[SampleUnit] = [to_samples(example, {Author.POLICY}) for example in examples]
     total = float(sum(sample.weight.sum() for unit in units for sample in unit))
-    return lambda: trainer.step(units, CrossEntropy(), total)
+    return lambda: trainer.step(units, CrossEntropyLoss(), total)
 
 
 def peer_settings(

@@ -23,7 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from usearch.index import Index
 
-from fieldcraft.tools.search.dense import GRAPH, VECTORS, Encoder, Exact, Graph, write_graph
+from fieldcraft.tools.search.dense import (
+    GRAPH_FILE,
+    VECTORS_FILE,
+    ExactVectors,
+    HnswGraph,
+    TextEncoder,
+    write_hnsw_graph,
+)
 from fieldcraft.tools.search.index import build_index
 from rankings import write_lsa
 from search import prepare
@@ -35,9 +42,11 @@ Nearest = Callable[[Vectors], list[int]]
 
 
 def of_fieldcraft(vectors: Vectors, folder: Path) -> tuple[Path, Nearest]:
-    write_graph([vectors], vectors, folder, len(vectors))
-    graph = Graph(folder)
-    return folder / GRAPH, lambda query: [n for n, _ in graph.nearest(query[None], TOPK)[0]]
+    write_hnsw_graph([vectors], vectors, folder, len(vectors))
+    graph = HnswGraph(folder)
+    return folder / GRAPH_FILE, lambda query: [
+        n for n, _ in graph.find_nearest(query[None], TOPK)[0]
+    ]
 
 
 def of_usearch(number: str) -> Callable[[Vectors, Path], tuple[Path, Nearest]]:
@@ -88,10 +97,12 @@ def main() -> None:
         prepare(given.data, given.passages, folder)
         encoder = write_lsa(folder / "real.jsonl", folder / "lsa", DIMENSIONS)
         build_index(folder / "many.jsonl", folder / "i", ranking="dense", encoder=encoder)
-        vectors = np.load(folder / "i" / VECTORS)
+        vectors = np.load(folder / "i" / VECTORS_FILE)
         questions = json.loads((folder / "queries.json").read_text())["questions"]
-        queries = Encoder(encoder).queries(questions)
-        nearest = [{n for n, _ in row} for row in Exact(folder / "i").nearest(queries, TOPK)]
+        queries = TextEncoder(encoder).encode_queries(questions)
+        nearest = [
+            {n for n, _ in row} for row in ExactVectors(folder / "i").find_nearest(queries, TOPK)
+        ]
     print("| graph | vectors | bytes a vector | build ms a vector | ms a query | recall@10 % |")
     print("|---|---|---|---|---|---|")
     for name in GRAPHS:

@@ -22,11 +22,11 @@ import typer
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from fieldcraft.records.trajectories import to_json
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
-from fieldcraft.view.index import Index
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import load_run_views
 from fieldcraft.view.server import create_app
-from fieldcraft.view.viewed import open_runs
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -69,7 +69,10 @@ def made(count: int) -> Iterator[Trajectory]:
         yield Trajectory(
             Task(f"t{number}", " ".join(rng.choices(words, k=8)), ("x",), {"split": "heldout"}),
             [segment(Author.PROMPT, 12), *turns, segment(Author.POLICY, 12)],
-            [Call("search", {"query": words[0]}, s.text, Outcome.OK, 0.1) for s in turns[1::2]],
+            [
+                CallRecord("search", {"query": words[0]}, s.text, CallOutcome.OK, 0.1)
+                for s in turns[1::2]
+            ],
             rng.choice(list(Status)),
             words[number % WORDS],
             True,
@@ -145,8 +148,8 @@ def main(
             return page, round(opened(page, url), 2)
 
         browser.new_page().goto("about:blank")  # what only the first page of a browser takes
-        app = create_app(open_runs([run]), Index(index), hosts=["127.0.0.1"])
-        with serving(app, on_end=app.state.end) as url:
+        app = create_app(load_run_views([run]), TrajectoryIndex(index), hosts=["127.0.0.1"])
+        with serve_in_thread(app, on_shutdown=app.state.end) as url:
             begin = time.perf_counter()
             page, first = visit(url)
             note("first_rows_without_index_s", first)
@@ -154,8 +157,8 @@ def main(
             wait(page, f"{COUNTED}.startsWith('{count:,}')")
             note("index_s", round(time.perf_counter() - begin, 1))
             page.close()
-        app = create_app(open_runs([run]), Index(index), hosts=["127.0.0.1"])
-        with serving(app, on_end=app.state.end) as url:
+        app = create_app(load_run_views([run]), TrajectoryIndex(index), hosts=["127.0.0.1"])
+        with serve_in_thread(app, on_shutdown=app.state.end) as url:
             page, first = visit(url)
             note("first_rows_s", first)
             wait(page, f"{COUNTED}.startsWith('{count:,}')")

@@ -18,13 +18,13 @@ import torch
 import typer
 
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.inputs import make_inputs
-from fieldcraft.sampling import Sampling
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.model import load_model, load_tokenizer
 
 ROUNDS = 5
@@ -34,7 +34,7 @@ PROMPT = 100
 
 async def tokens_per_second(engine: PolicyEngine, rows: int, vocabulary: int, turn: int) -> float:
     """`rows` sessions of one turn each, at temperature 1, all of one length."""
-    sampling = Sampling(TOKENS, 1.0, seed=turn)
+    sampling = SamplingParams(TOKENS, 1.0, seed=turn)
     prompts = [
         [(i * 37 + row) % (vocabulary - 5) + 5 for i in range(PROMPT)] for row in range(rows)
     ]
@@ -46,22 +46,22 @@ async def tokens_per_second(engine: PolicyEngine, rows: int, vocabulary: int, tu
 
 
 async def compare(model: Any, tokenizer: Any, python: Path, folder: Path) -> None:
-    home = Home(folder)
-    vllm = VllmEngine(model, tokenizer, home=home, max_rows=256, threads=1, python=python)
+    home = RunResources(folder)
+    vllm = VllmEngine(model, tokenizer, resources=home, max_rows=256, threads=1, python=python)
     local = LocalEngine(model, tokenizer, max_rows=256, threads=1)
     vocabulary = model.config.vocab_size
     try:
         began = time.perf_counter()
-        await vllm.publish(0)
+        await vllm.update_weights(0)
         print(f"start {time.perf_counter() - began:.1f} s")
         published = []
         for version in range(ROUNDS):
             began = time.perf_counter()
-            await vllm.publish(version)
+            await vllm.update_weights(version)
             published.append(time.perf_counter() - began)
         print(f"publish {median(published):.3f} s")
         ids = [i % (vocabulary - 5) + 5 for i in range(PROMPT)]
-        both = [await e.generate(ids, Sampling(TOKENS, 0.0), "greedy") for e in (vllm, local)]
+        both = [await e.generate(ids, SamplingParams(TOKENS, 0.0), "greedy") for e in (vllm, local)]
         pairs = zip(both[0].logprobs, both[1].logprobs, strict=True)
         gap = max(abs(a - b) for a, b in pairs)
         print(f"greedy: the same tokens {both[0].ids == both[1].ids}, gap {gap:.1e} nats")
@@ -83,7 +83,7 @@ def main(python: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model_folder = Path(folder) / "model"
         model_folder.mkdir()
-        write_first_model(make_inputs(load_recipe("autocoa-mini", [])), model_folder)
+        write_first_model(make_data_source(load_recipe("autocoa-mini", [])), model_folder)
         model = load_model(model_folder, torch.device("cpu")).eval()
         tokenizer = load_tokenizer(model_folder)
         asyncio.run(compare(model, tokenizer, python, Path(folder) / "engine"))

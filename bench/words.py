@@ -21,10 +21,10 @@ import bm25s
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.records.words import words
-from fieldcraft.tools.search.bm25 import passage_terms, query_terms
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.records.words import split_words
+from fieldcraft.tools.search.bm25 import make_passage_terms, make_query_terms
 from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.types import Task
 
@@ -47,24 +47,24 @@ def plain(text: str) -> list[str]:
 
 
 def without_stop_words(query: str) -> list[str]:
-    asked = words(query)
+    asked = split_words(query)
     return [word for word in asked if word not in STOPWORDS_EN] or asked
 
 
 RULES = (
     Rule("as they are, in lower case", lambda title, text: plain(f"{title}\n{text}"), plain),
-    Rule("+ accents folded", lambda title, text: words(f"{title}\n{text}"), words),
+    Rule("+ accents folded", lambda title, text: split_words(f"{title}\n{text}"), split_words),
     Rule(
         "+ stop words dropped from the query",
-        lambda title, text: words(f"{title}\n{text}"),
+        lambda title, text: split_words(f"{title}\n{text}"),
         without_stop_words,
     ),
     Rule(
         "+ stemming",
-        lambda title, text: STEM(words(f"{title}\n{text}")),
+        lambda title, text: STEM(split_words(f"{title}\n{text}")),
         lambda query: STEM(without_stop_words(query)),
     ),
-    Rule("no stemming, + pairs of the title's words", passage_terms, query_terms),
+    Rule("no stemming, + pairs of the title's words", make_passage_terms, make_query_terms),
 )
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         sets = []
         for file in FILES:
-            corpus = Corpus(data / file).ensure(Path(temporary) / f"{file}.corpus")
+            corpus = CorpusFile(data / file).ensure_passages(Path(temporary) / f"{file}.corpus")
             sets.append((list(read_corpus(corpus)), read_tasks(data / file)))
         for rule in RULES:
             cells = [f"{value:.1f}" for one in sets for value in recall(rule, *one)]

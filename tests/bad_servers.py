@@ -72,7 +72,7 @@ def resets(connection: socket.socket) -> None:
     connection.close()
 
 
-def _say(connection: socket.socket, text: bytes) -> None:
+def _respond(connection: socket.socket, text: bytes) -> None:
     """Send and end in order: a connection closed before all is read would be reset."""
     connection.sendall(text)
     connection.shutdown(socket.SHUT_WR)
@@ -83,7 +83,7 @@ def _say(connection: socket.socket, text: bytes) -> None:
 def redirects(connection: socket.socket) -> None:
     """To where the client came from."""
     head = b"HTTP/1.1 307 Again\r\nlocation: /again\r\ncontent-length: 0\r\n"
-    _say(connection, head + b"connection: close\r\n\r\n")
+    _respond(connection, head + b"connection: close\r\n\r\n")
 
 
 def answers(body: bytes, kind: str = "application/json", status: int = 200) -> Behaviour:
@@ -91,6 +91,6 @@ def answers(body: bytes, kind: str = "application/json", status: int = 200) -> B
 
     def answer(connection: socket.socket) -> None:
         head = f"HTTP/1.1 {status} So\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
-        _say(connection, head.encode() + b"connection: close\r\n\r\n" + body)
+        _respond(connection, head.encode() + b"connection: close\r\n\r\n" + body)
 
     return answer

@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
@@ -23,13 +23,13 @@ from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Action, Answer, Calls, Task
+from fieldcraft.types import Answer, Task, ToolCall, ToolCalls
 from training_parts import FixedTool, rl_stage
 
 ANSWERS = "abcd"
 WORDS = ["<end>", "?", *"0123", *ANSWERS, *"s<>"]
 TASKS = [Task(f"q{i}", str(i), (letter,)) for i, letter in enumerate("badc")]
-LIMITS = Limits(max_calls=2, turn_tokens=4, total_tokens=24)
+LIMITS = BudgetConfig(max_calls=2, turn_tokens=4, total_tokens=24)
 
 
 def letters() -> PreTrainedTokenizerFast:
@@ -41,20 +41,20 @@ def letters() -> PreTrainedTokenizerFast:
 
 
 @dataclass(frozen=True)
-class Letters(AutoCoA):
+class Letters(AutoCoADialect):
     """Every letter that means something ends a turn."""
 
-    stop = (*ANSWERS, "s")
-    frame = ("<", ">")
-    padding = ""
+    stop_strings = (*ANSWERS, "s")
+    delimiters = ("<", ">")
+    observation_padding = ""
 
-    def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    def render_prompt_parts(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "", ">"
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        last = written[-1][-1]
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        last = turns[-1][-1]
         if last == "s":
-            return (Action("search", {"query": written[-1]}),)
+            return (ToolCall("search", {"query": turns[-1]}),)
         return Answer(last) if last in ANSWERS else None
 
 
@@ -108,6 +108,6 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
         trainer=Trainer(model, s.optim, s.steps),
         reference=Trainer(small_model(seed), s.optim, s.steps) if s.kl_coef else None,
         critic=critic,
-        frozen=frozen,
+        frozen_engine=frozen,
         seed=seed,
     )

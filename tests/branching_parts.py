@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.branching.branch import Edit, Sampler
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.branching.sampler import ContinuationSampler, TrajectoryEdit
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.run import answer_rubric
-from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import AnyTool, Completion, Task, Trajectory
+from fieldcraft.evals.evaluate import make_verdict_rubric
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.types import AnyTool, Task, Trajectory
 from training_parts import FixedTool
 
 TOKENIZER = tiny_tokenizer()
@@ -34,7 +34,9 @@ class Reader(ScriptedEngine):
         super().__init__(TOKENIZER, [])
         self.asked = 0
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         text = TOKENIZER.decode(list(ids))
         self.asked += 1
         searches = text.count("</end_search>")
@@ -47,8 +49,10 @@ class Reader(ScriptedEngine):
 
 
 def environment(*tools: AnyTool, **budget: Any) -> ToolEnvironment:
-    dialect = get_dialect("autocoa", TOKENIZER, "")
-    return ToolEnvironment(dialect, tools or [FixedTool(found)], Limits.model_validate(budget))
+    dialect = make_dialect("autocoa", TOKENIZER, "")
+    return ToolEnvironment(
+        dialect, tools or [FixedTool(found)], BudgetConfig.model_validate(budget)
+    )
 
 
 def found(query: str) -> str:
@@ -57,22 +61,26 @@ def found(query: str) -> str:
 
 def recorded(env: ToolEnvironment) -> Trajectory:
     policy = Policy(engine=Reader(), seed=3)
-    played = asyncio.run(rollout(TASK, policy, env, "key"))
-    asyncio.run(answer_rubric().score([played]))
+    played = asyncio.run(run_rollout(TASK, policy, env, "key"))
+    asyncio.run(make_verdict_rubric().score([played]))
     return played
 
 
-def sampler(env: ToolEnvironment, samples: int = 40, **others: Any) -> Sampler:
-    return Sampler(
+def sampler(env: ToolEnvironment, samples: int = 40, **others: Any) -> ContinuationSampler:
+    return ContinuationSampler(
         policy=Policy(engine=others.pop("engine", None) or Reader(), seed=5),
         env=env,
-        rubric=answer_rubric(),
+        rubric=make_verdict_rubric(),
         samples=samples,
         **others,
     )
 
 
 def branch(
-    env: ToolEnvironment, trajectory: Trajectory, step: int, edit: Edit | None = None, **how: Any
+    env: ToolEnvironment,
+    trajectory: Trajectory,
+    step: int,
+    edit: TrajectoryEdit | None = None,
+    **how: Any,
 ) -> Any:
     return asyncio.run(sampler(env, **how).branch(trajectory, step, edit))

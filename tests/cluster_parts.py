@@ -7,20 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fieldcraft.cluster.cargo import Cargo
-from fieldcraft.cluster.fleet import Fleet
-from fieldcraft.cluster.remote import Lost
-from fieldcraft.engine.vllm.weights import Proof
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, StopReason
+from fieldcraft.cluster.engine_group import EngineGroup
+from fieldcraft.cluster.packed_weights import PackedWeightSnapshot
+from fieldcraft.cluster.remote import ActorLostError
+from fieldcraft.engine.vllm.weights import ProbeLogprobs
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 
-def proof(value: float) -> Proof:
+def make_probe(value: float) -> ProbeLogprobs:
     """What a model of one number says."""
-    return Proof([1, 2], np.full(1, value, np.float32), np.zeros(1, np.float32))
+    return ProbeLogprobs([1, 2], np.full(1, value, np.float32), np.zeros(1, np.float32))
 
 
-class ModelledSeat:
+class ModelledEngine:
     """An engine that batches: a step takes `slow` x (64 + turns) time units, and gives each turn a
     token. What it samples follows from the seed alone."""
 
@@ -28,7 +27,7 @@ class ModelledSeat:
         self.name = f"engine {number}"
         self.slow = slow
         self.unit = unit
-        self.holds: Cargo | None = None
+        self.holds: PackedWeightSnapshot | None = None
         self.sampled = 0
         self.read = 0
         self.starts = 0
@@ -36,18 +35,20 @@ class ModelledSeat:
         self._turns: dict[asyncio.Future[None], int] = {}
         self._steps: asyncio.Task[None] | None = None
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         self.starts += 1
         await asyncio.sleep(1.0)
 
-    async def hold(self, cargo: Cargo) -> Proof:
+    async def load_snapshot(self, snapshot: PackedWeightSnapshot) -> ProbeLogprobs:
         await asyncio.sleep(0.1)
-        self.holds = cargo
-        return cargo.tensors
+        self.holds = snapshot
+        return snapshot.tensors
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         if self.holds is None:
-            raise Lost("it is empty")
+            raise ActorLostError("it is empty")
         version = self.holds.version
         count = random.Random(sampling.seed).randint(20, 100)
         self.read += len(ids)
@@ -70,7 +71,7 @@ class ModelledSeat:
         self.holds = None
         for ended in self._turns:
             if not ended.done():
-                ended.set_exception(Lost("killed"))
+                ended.set_exception(ActorLostError("killed"))
         self._turns = {}
 
     async def _work(self) -> None:
@@ -84,42 +85,46 @@ class ModelledSeat:
                     ended.set_result(None)
 
 
-class Yard:
-    """A fleet over modelled engines, the policy in training, and what was said."""
+class EngineGroupRig:
+    """A group of modelled engines, the policy in training, and the log messages."""
 
-    def __init__(self, *seats: ModelledSeat) -> None:
-        self.seats = seats
-        self.said: list[str] = []
+    def __init__(self, *engines: ModelledEngine) -> None:
+        self.engines = engines
+        self.messages: list[str] = []
         self.weights = 0.0
         self.gathering = 0.0  # seconds
         self.loads = 0
-        self.fleet = Fleet(seats, self._load, 1e-4, self.said.append)
+        self.group = EngineGroup(engines, self._load, 1e-4, self.messages.append)
 
-    async def _load(self, version: int) -> Cargo:
+    async def _load(self, version: int) -> PackedWeightSnapshot:
         self.loads += 1
         await asyncio.sleep(self.gathering)
-        return Cargo(version, proof(self.weights), 1000, proof(self.weights))
+        return PackedWeightSnapshot(
+            version, make_probe(self.weights), 1000, make_probe(self.weights)
+        )
 
 
-async def play(fleet: Fleet, key: str, prompt: list[int], turns: int = 3) -> list[Completion]:
+async def run_rollout(
+    engine_group: EngineGroup, key: str, prompt: list[int], turns: int = 3
+) -> list[Completion]:
     """A rollout: turns, and a tool that takes half a second between them."""
     ids, done = list(prompt), []
     for turn in range(turns):
         seed = zlib.crc32(f"{key}#{turn}".encode())
-        done.append(await fleet.generate(ids, Sampling(200, seed=seed), key))
+        done.append(await engine_group.generate(ids, SamplingParams(200, seed=seed), key))
         ids += [*done[-1].ids, 1, 2, 3]
         if turn < turns - 1:
             await asyncio.sleep(0.5)
-    fleet.release(key)
+    engine_group.release(key)
     return done
 
 
-async def play_groups(
-    fleet: Fleet, step: int, groups: int, size: int = 8
+async def run_groups(
+    engine_group: EngineGroup, step: int, groups: int, size: int = 8
 ) -> list[list[Completion]]:
     """A step's rollouts, of `groups` questions with `size` each."""
     jobs = [
-        play(fleet, f"{step}/{group}/{member}", [step, group, *range(200)])
+        run_rollout(engine_group, f"{step}/{group}/{member}", [step, group, *range(200)])
         for group in range(groups)
         for member in range(size)
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
+from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER, read_training_rollouts
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory
 
@@ -156,7 +156,7 @@ def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
 
 def rollouts(out: Path) -> list[tuple[int, str, list[int]]]:
     """Step, question and tokens of those that are kept."""
-    kept = read_rollouts(out / "rl" / ROLLOUTS)
+    kept = read_training_rollouts(out / "rl" / ROLLOUTS_FOLDER)
     return [(one.step, one.trajectory.task.id, _tokens(one.trajectory)) for one in kept]
 
 

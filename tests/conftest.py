@@ -40,7 +40,7 @@ TESTS_OF_LONG_WAITS = ("test_waits.py", "test_long_waits.py")
 def no_wait_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages about long waits would depend on the speed of the machine."""
     if request.path.name not in TESTS_OF_LONG_WAITS:
-        monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 86_400.0)
+        monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 86_400.0)
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,7 @@ from transformers import (
 
 from checkpoints import Architecture, tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling, Truncation
-from fieldcraft.types import Completion
+from fieldcraft.sampling import Completion, SamplingParams, Truncation
 
 # For models this small a second thread gains nothing, and on a busy machine costs a factor of ten.
 torch.set_num_threads(1)
@@ -102,7 +101,7 @@ class Rollout:
         """Sample turns of these lengths, with observations of as many tokens between them."""
         ids, seed = list(prompt), len(prompt)
         for length in lengths:
-            sampling = Sampling(length, self.temperature, seed=seed)
+            sampling = SamplingParams(length, self.temperature, seed=seed)
             completion = await engine.generate(ids, sampling, self.session)
             self.turns.append((ids, completion))
             seed += 1

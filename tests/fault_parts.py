@@ -98,7 +98,7 @@ class Home:
         }
         return commands[name]
 
-    def anew(self) -> None:
+    def restore_all(self) -> None:
         """Everything as it was."""
         for folder in (self.path, *self.path.rglob("*")):
             if folder.is_dir() and not folder.is_symlink():
@@ -128,8 +128,12 @@ def readers(path: str) -> list[tuple[str, str]]:
     match top:
         case "out":
             agent = [("ask", ""), ("eval", ""), ("export", "")]
-            told = [("show", ""), ("compare", ""), ("run", "out")]
-            return [*agent, *told] if path.count("/") < 2 else [*agent, ("run", "out"), *told]
+            read_sentences = [("show", ""), ("compare", ""), ("run", "out")]
+            return (
+                [*agent, *read_sentences]
+                if path.count("/") < 2
+                else [*agent, ("run", "out"), *read_sentences]
+            )
         case "half":
             return [("run", "half")]
         case "index":
@@ -204,7 +208,7 @@ def ended(command: list[str]) -> object:
     return 0
 
 
-def told(error: str, command: list[str]) -> list[str]:
+def read_sentences(error: str, command: list[str]) -> list[str]:
     """The sentences on stderr: one, or in what looks at everything at once, maybe several."""
     lines = error.splitlines()
     assert lines, error

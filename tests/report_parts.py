@@ -5,16 +5,18 @@ import json
 import re
 import zlib
 
-from fieldcraft.evals.browsing import Source
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.pairwise import one_after_another
-from fieldcraft.evals.report import StageRecord, build_report, write_html
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+from fieldcraft.evals.browsing import PageContext
+from fieldcraft.evals.comparison import compare_consecutive
+from fieldcraft.evals.report import StageSummary, build_report, write_report_page
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 ATTACK = "<script>alert('owned')</script><img src=x onerror=alert(1)>"
 
 
-def trajectory(name, *, right, hops=1, observation="Kelm lies in Bar.", question="Where?", **meta):
+def trajectory(
+    name, *, correct, hops=1, observation="Kelm lies in Bar.", question="Where?", **meta
+):
     meta = {"hops": hops, "known": False, "calls_optimal": 1, **meta}
     return Trajectory(
         Task(name, question, ("Bar",), meta),
@@ -26,17 +28,17 @@ def trajectory(name, *, right, hops=1, observation="Kelm lies in Bar.", question
             Segment(Author.TOOL, [4], f"<result>{observation}</result>"),
             Segment(Author.POLICY, [5], "<answer>Bar</answer>", [-0.000123]),
         ],
-        calls=[Call("search", {"query": "Kelm"}, observation, Outcome.OK, 0.0)],
+        calls=[CallRecord("search", {"query": "Kelm"}, observation, CallOutcome.OK, 0.0)],
         status=Status.ANSWERED,
         answer="Bar",
         well_formed=True,
-        rewards={"em": float(right), "f1": float(right)},
+        rewards={"em": float(correct), "f1": float(correct)},
     )
 
 
-def folded(name, *, right):
+def folded(name, *, correct):
     """The same with a summary after the search, and the answer in a chain of its own."""
-    found = trajectory(name, right=right)
+    found = trajectory(name, correct=correct)
     asked = Segment(Author.PROMPT, [6], "\n<summary>\n")
     summary = Segment(Author.POLICY, [7, 7], "Kelm lies in Bar.\n</summary>", [-0.5, -0.5])
     again = Segment(Author.PROMPT, [8], "Where?\n\n<summary>\nKelm lies in Bar.\n</summary>")
@@ -46,8 +48,8 @@ def folded(name, *, right):
 
 
 SAMPLES = {
-    "sft1": [trajectory("a", right=True), trajectory("b", right=False, hops=2)],
-    "rl1": [trajectory(str(i), right=i > 1, hops=1 + i % 3) for i in range(5)],
+    "sft1": [trajectory("a", correct=True), trajectory("b", correct=False, hops=2)],
+    "rl1": [trajectory(str(i), correct=i > 1, hops=1 + i % 3) for i in range(5)],
 }
 
 
@@ -58,15 +60,18 @@ def run(path, samples, *, curves=None, source=None, training=None, split=None):
         seed=7,
         device="cpu",
         stages=[
-            StageRecord("world", 1.5),
-            *(StageRecord(name, 60.25) for name in samples),
-            StageRecord("evaluation", 12.5 * len(samples)),
+            StageSummary("world", 1.5),
+            *(StageSummary(name, 60.25) for name in samples),
+            StageSummary("evaluation", 12.5 * len(samples)),
         ],
-        evals={name: summarise(part, split) | {"seconds": 12.5} for name, part in samples.items()},
-        comparisons=one_after_another(samples if same_questions(samples) else {}),
+        evals={
+            name: summarise_evaluation(part, split) | {"seconds": 12.5}
+            for name, part in samples.items()
+        },
+        comparisons=compare_consecutive(samples if same_questions(samples) else {}),
         extra={"versions": {"torch": "2"}},
     )
-    write_html(report, curves or {}, samples, path, source or Source(), training or {})
+    write_report_page(report, curves or {}, samples, path, source or PageContext(), training or {})
     return report, path.read_text(encoding="utf-8")
 
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.algos.losses import Objective
+from fieldcraft.algos.losses import LossFunction
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
-from fieldcraft.rewards.rubric import AskingReward, Rubric
-from fieldcraft.sampling import Sampling
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.learning import Look
+from fieldcraft.rewards.rubric import AsyncReward, Rubric
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.protocols import ScoresCallback
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.types import Completion, Reward, Task, Trajectory
+from fieldcraft.types import Reward, Task, Trajectory
 from training_parts import (
     FixedTool,
     rl_stage,
@@ -39,7 +39,9 @@ class KeyedEngine(ScriptedEngine):
         self.slept = 0
         self.version = 0
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         place = session.partition("#")[0].partition("/")[2]
         self.turns = list(self.scripts[place])
         return await super().generate(ids, sampling, session)
@@ -47,10 +49,10 @@ class KeyedEngine(ScriptedEngine):
     async def sleep(self) -> None:
         self.slept += 1
 
-    async def separate(self) -> None:
+    async def snapshot_weights(self) -> None:
         pass
 
-    async def publish(self, version: int) -> None:
+    async def update_weights(self, version: int) -> None:
         self.version = version
 
 
@@ -60,13 +62,13 @@ class RecordingTrainer:
     def __init__(self) -> None:
         self.filled: list[tuple[int, str, float]] = []
         self.samples: list[Sample] = []
-        self.objective: Objective | None = None
+        self.objective: LossFunction | None = None
         self.totals: list[float] = []  # of each optimiser step
         self.parts: list[list[Sample]] = []
         self.temperature = 0.0
         self.done = 0
 
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+    def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
         self.filled.append((len(units), field, temperature))
 
     def drop_gradients(self) -> None:
@@ -74,16 +76,16 @@ class RecordingTrainer:
 
     def step(
         self,
-        units: Sequence[Unit],
-        objective: Objective,
+        units: Sequence[SampleUnit],
+        loss_fn: LossFunction,
         total: float,
         temperature: float,
-        look: Look,
+        on_scores: ScoresCallback,
     ) -> dict[str, float]:
         self.samples = [sample for unit in units for sample in unit]
         self.parts.append(self.samples)
         self.totals.append(total)
-        self.objective, self.temperature = objective, temperature
+        self.objective, self.temperature = loss_fn, temperature
         return {"loss": 0.25, "ratio": 0.5}
 
 
@@ -99,7 +101,7 @@ def stage(
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
     trainer, engine = RecordingTrainer(), KeyedEngine(scripts)
     env = ToolEnvironment(
-        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Limits(**(budget or {}))
+        make_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], BudgetConfig(**(budget or {}))
     )
     recorder: Any = trainer
     return (
@@ -127,16 +129,16 @@ def graded_by(rl: RlStage, recorded: Reward, weighted: Reward) -> None:
 MIXED = {"0/0": [SEARCH, RIGHT], "0/1": [WRONG], "1/0": [WRONG], "1/1": [WRONG]}
 
 
-class Asked(AskingReward):
+class FakeJudge(AsyncReward):
     """Accepts what the exact rule does not, and cannot tell about the rest."""
 
     name = "judge"
 
-    async def ask(self, trajectory: Trajectory) -> float | None:
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None:
         return 1.0 if trajectory.answer == "Southport" else None
 
 
-class SaysMuch(StatelessReward):
+class LengthReward(StatelessReward):
     """More for a longer answer: nearly every group of a random model differs in it."""
 
     name = "much"

@@ -8,13 +8,13 @@ from typing import Any, Literal
 from openai import AsyncOpenAI, OpenAI
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits as Budget
-from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.config.sections import BudgetConfig as Budget
+from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.sampling import Sampling
-from fieldcraft.serving.recording import Recording
-from fieldcraft.serving.service import Limits, Service
+from fieldcraft.sampling import SamplingParams
+from fieldcraft.serving.request_log import RequestLog
+from fieldcraft.serving.service import AgentService, ServiceLimits
 from fieldcraft.tools.base import tool
 from fieldcraft.types import ToolError
 
@@ -49,17 +49,17 @@ class TypingEngine(ScriptedEngine):
         self.go_on = threading.Event()
         self.go_on.set()
         self.max_len = 4096
-        self.sampled: list[Sampling] = []
+        self.sampled: list[SamplingParams] = []
 
-    async def generate(self, ids, sampling, session, follow=None):  # type: ignore[no-untyped-def,override]
+    async def generate(self, ids, sampling, session, on_token=None):  # type: ignore[no-untyped-def,override]
         self.open.add(session)
         self.sampled.append(sampling)
         done = await super().generate(ids, sampling, session)
         for token in done.ids:
             while not self.go_on.is_set():
                 await asyncio.sleep(0.005)
-            if follow is not None:
-                follow(token)
+            if on_token is not None:
+                on_token(token)
             await asyncio.sleep(0)
         return done
 
@@ -70,22 +70,22 @@ class TypingEngine(ScriptedEngine):
 
 def scripted(
     turns: Sequence[str] = SEARCHES,
-    recording: Recording | None = None,
+    recording: RequestLog | None = None,
     most_calls: int = 4,
     at_limit: Literal["answer", "end", "tell"] = "tell",
     **limits: Any,
-) -> tuple[Service, TypingEngine]:
+) -> tuple[AgentService, TypingEngine]:
     """A service whose agent plays a script for each question."""
     engine = TypingEngine(turns)
     budget = Budget(max_calls=most_calls, total_tokens=400, turn_tokens=200, at_limit=at_limit)
-    env = ToolEnvironment(AutoCoA(engine.tokenizer, instruction=""), [search], budget)
-    service = Service(
+    env = ToolEnvironment(AutoCoADialect(engine.tokenizer, instruction=""), [search], budget)
+    service = AgentService(
         name="scripted",
         env=env,
         engine=engine,
-        limits=Limits(**limits),
-        room=budget.total_tokens,
-        recording=recording,
+        limits=ServiceLimits(**limits),
+        context_tokens=budget.total_tokens,
+        request_log=recording,
     )
     return service, engine
 

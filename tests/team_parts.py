@@ -1,4 +1,4 @@
-"""The models of a team behind an endpoint, which know their seats by their prompts."""
+"""The models of a team behind an endpoint, which know their members by the prompts."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from chat_server import completion
 
-SEATS = {  # how a prompt begins
+MEMBERS = {  # how a prompt begins
     "You are the planner": "planner",
     "You lead a team": "lead",
     "You are the search agent": "search",
@@ -28,7 +28,7 @@ class FakeTeam:
     in place of a score, and for broken ones the model of the lead is down."""
 
     def __init__(self) -> None:
-        self.asked = Counter[tuple[str, str, str]]()  # (question, seat, model)
+        self.asked = Counter[tuple[str, str, str]]()  # (question, member, model)
         self.repaired = False
 
     async def complete(self, request: Request) -> Response:
@@ -36,17 +36,17 @@ class FakeTeam:
         content = body["messages"][0]["content"]
         if content == "Say ok.":
             return completion("ok")
-        [seat] = [seat for begin, seat in SEATS.items() if content.startswith(begin)]
+        [member] = [member for begin, member in MEMBERS.items() if content.startswith(begin)]
         _, _, chain = content.rpartition("Question: ")
         kind, number = re.match(r"Where was the (\w+) Person(\d+) born\?", chain).groups()
-        self.asked[f"{kind} {number}", seat, body["model"]] += 1
-        if kind == "broken" and seat == "lead" and not self.repaired:
+        self.asked[f"{kind} {number}", member, body["model"]] += 1
+        if kind == "broken" and member == "lead" and not self.repaired:
             return PlainTextResponse("on fire", status_code=500)
-        return completion(self.reply(seat, kind, f"Person{number}", f"Town{number}", chain))
+        return completion(self.reply(member, kind, f"Person{number}", f"Town{number}", chain))
 
-    def reply(self, seat: str, kind: str, person: str, town: str, chain: str) -> str:
+    def reply(self, member: str, kind: str, person: str, town: str, chain: str) -> str:
         found = f"{person} was born in {town}" in chain
-        match seat:
+        match member:
             case "planner":
                 return f"Thought: I look it up.\nPlan: Search for {person}."
             case "lead":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chat_server import answering, completion
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +47,7 @@ def test_a_small_file_with_a_judge(bench, tmp_path, monkeypatch, capsys):
     file = tmp_path / "verdicts.json"
     file.write_text(json.dumps(rows))
     app, got = answering(completion("Verdict: correct"))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         options = ["--judge-url", f"{url}/v1", "--judge-model", "m", "--votes", "1"]
         options += ["--cache", str(tmp_path / "replies")]
         monkeypatch.setattr(sys, "argv", ["answers.py", str(file), *options])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.rewards.mathematics import Math
-from fieldcraft.rewards.programs import UnitTests
-from fieldcraft.tools.python.tool import Programs
+from fieldcraft.rewards.mathematics import MathReward
+from fieldcraft.rewards.programs import UnitTestReward
+from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.types import Task, UserError
 from script_modules import load_script
 
@@ -77,12 +77,15 @@ def exceptions(bench, path, reward, count=None):
 
 @pytest.mark.parametrize("name", MATHEMATICS)
 def test_some_gold_answers_are_right(bench, name, shared):
-    assert exceptions(bench, shared / "data/math" / name, Math(), SAMPLE) == set()
+    assert exceptions(bench, shared / "data/math" / name, MathReward(), SAMPLE) == set()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_some_gold_programs_are_right(bench, name, shared):
-    assert exceptions(bench, shared / "data/code" / name, UnitTests(Programs()), SAMPLE) == set()
+    assert (
+        exceptions(bench, shared / "data/code" / name, UnitTestReward(GradingSandbox()), SAMPLE)
+        == set()
+    )
 
 
 @pytest.mark.parametrize("name", ["math_verify_cases.jsonl", "olympiadbench_scoring_24.json"])
@@ -90,6 +93,6 @@ def test_at_least_as_well_as_math_verify_itself(bench, name, shared):
     cases = bench.read_cases(shared / "data/graders" / name)[: 2 * SAMPLE]
     ours, theirs = (
         sum(s == float(c.right) for c, s in zip(cases, scores, strict=True))
-        for scores in (asyncio.run(bench.grade(Math(), cases)), bench.directly(cases))
+        for scores in (asyncio.run(bench.grade(MathReward(), cases)), bench.directly(cases))
     )
     assert ours >= theirs > 0

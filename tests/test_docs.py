@@ -27,10 +27,10 @@ from checkpoints import write_tiny_checkpoint
 from families import FAMILIES
 from fieldcraft.cli import main as cli
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.steps_io import StepPair, write_pairs
+from fieldcraft.data.steps_io import ContrastivePair, write_pairs
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.runs.inputs import make_inputs
-from fieldcraft.types import Action, Answer, Task, Thought
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.types import Answer, Task, Thought, ToolCall
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -214,10 +214,10 @@ def folder(tmp_path, monkeypatch) -> Path:
         for question, name, town in asked * 2
     ]
     pairs = [
-        StepPair(
+        ContrastivePair(
             Task(str(i), question, (town,)),
             (Thought("Hm."),),
-            (Action("search", {"query": name}),),
+            (ToolCall("search", {"query": name}),),
             (Answer("Rome"),),
         )
         for i, (question, name, town) in enumerate(asked)
@@ -359,7 +359,7 @@ def test_every_command_is_shown():
 
 
 def test_the_question_of_the_readme_is_one_that_the_demo_is_tested_on():
-    inputs = make_inputs(load_recipe("autocoa-mini", []))
+    inputs = make_data_source(load_recipe("autocoa-mini", []))
     questions = {t.question for t in inputs.evaluation_tasks() if t.meta["split"] == "heldout"}
     asked = re.search(
         r'^fieldcraft ask .*"(.*)"$', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE

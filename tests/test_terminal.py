@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.evals.tables import results_table
+from fieldcraft.evals.tables import build_results_table
 from fieldcraft.records.events import (
-    Evaluated,
-    PartEnded,
-    PartStarted,
-    Said,
-    TrajectoryDone,
-    during,
+    EvaluationCompleted,
+    LogMessage,
+    PhaseEnded,
+    PhaseStarted,
+    TrajectoryCompleted,
+    track_phase,
 )
-from fieldcraft.terminal.console import CleanConsole, forget_impossible_sizes, say
-from fieldcraft.terminal.progress import StageProgress, TerminalSink
-from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+from fieldcraft.terminal.console import CleanConsole, drop_invalid_sizes, print_line
+from fieldcraft.terminal.progress import PhaseProgress, TerminalReporter
+from fieldcraft.terminal.trajectory_text import print_mask, print_trajectory, print_trajectory_list
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 from report_parts import folded
 from syntax_trees import tree_of
 
@@ -39,8 +39,8 @@ def trajectory():
             Segment(Author.POLICY, [6, 7, 8], "<answer>[b]Bar</answer>"),
         ],
         calls=[
-            Call("search", {"query": "Kelm"}, HOSTILE, Outcome.OK, 0.0),
-            Call("search", {"query": "more"}, "budget", Outcome.REFUSED, 0.0),
+            CallRecord("search", {"query": "Kelm"}, HOSTILE, CallOutcome.OK, 0.0),
+            CallRecord("search", {"query": "more"}, "budget", CallOutcome.REFUSED, 0.0),
         ],
         status=Status.ANSWERED,
         answer="[b]Bar",
@@ -95,13 +95,17 @@ def test_no_name_brings_an_escape_of_its_own(capsys):
     graded.task.meta["split"] = EVIL
     print_trajectory(graded, out)
     summary = {**SUMMARY, "calls_optimal_mean": None}
-    out.print(results_table({EVIL: summary}, {EVIL: 1.0}))
-    sink = TerminalSink(out)
-    for event in (PartStarted(EVIL, 2, "questions"), Evaluated(EVIL, summary), Said(EVIL)):
-        sink(event)
-    sink(PartEnded(EVIL))
+    out.print(build_results_table({EVIL: summary}, {EVIL: 1.0}))
+    reporter = TerminalReporter(out)
+    for event in (
+        PhaseStarted(EVIL, 2, "questions"),
+        EvaluationCompleted(EVIL, summary),
+        LogMessage(EVIL),
+    ):
+        reporter(event)
+    reporter(PhaseEnded(EVIL))
     shown = out.file.getvalue()
-    say(EVIL, file=out.file)
+    print_line(EVIL, file=out.file)
     for text in (shown, out.file.getvalue()[len(shown) :]):
         assert not re.search(r"\x1b\[2J|\x07", text)
         assert "[/b][bold]Bar[/bold]!" in text
@@ -130,13 +134,13 @@ def test_all_that_is_shown_goes_one_way():
 GOES_ON = """
 import sys
 from rich.table import Table
-from fieldcraft.terminal.console import CleanConsole, say
+from fieldcraft.terminal.console import CleanConsole, print_line
 sys.stdin.read()  # until the reader has gone
 if sys.argv[2] == "say":
-    say("a" * 10**6)
+    print_line("a" * 10**6)
 else:
     CleanConsole().print("word " * 20_000, highlight=False)
-say("more")
+print_line("more")
 CleanConsole().print("more")
 open(sys.argv[1], "w").close()
 """
@@ -160,10 +164,10 @@ def test_what_is_under_way_goes_on_when_nobody_reads_any_more(first, tmp_path):
 def test_an_impossible_size_is_forgotten(size, monkeypatch):
     for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
         monkeypatch.setenv(name, size)
-    forget_impossible_sizes()
+    drop_invalid_sizes()
     assert not {"COLUMNS", "LINES", "TERMINAL_WIDTH"} & os.environ.keys()
     monkeypatch.setenv("COLUMNS", "132")
-    forget_impossible_sizes()
+    drop_invalid_sizes()
     assert os.environ["COLUMNS"] == "132"
 
 
@@ -201,7 +205,7 @@ def test_the_mask_shows_every_token_once_with_its_boundaries():
 
 def test_a_fold_is_a_line_between_two_chains():
     out = console()
-    print_trajectory(folded("q", right=True), out)
+    print_trajectory(folded("q", correct=True), out)
     labels = [line.split()[0] for line in _lines(out) if line.strip() and "─" not in line]
     assert labels == [
         "question",
@@ -220,7 +224,7 @@ def test_a_fold_is_a_line_between_two_chains():
 
 def test_the_mask_of_each_chain_stands_alone():
     out = console()
-    print_mask(folded("q", right=True), Words(), {Author.POLICY}, out)
+    print_mask(folded("q", correct=True), Words(), {Author.POLICY}, out)
     first, fold, second, *_ = _lines(out)
     assert (first, second) == ("w1⟦w2|w3⟧w4|w6⟦w7|w7⟧", "w8⟦[x]⏎")
     assert "folded: chain 2 of 2" in fold
@@ -256,7 +260,7 @@ def test_the_mask_colours_trained_tokens_green_and_the_others_red():
 
 def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
     out = console()
-    progress = StageProgress("rl1", 25, out)
+    progress = PhaseProgress("rl1", 25, out)
     progress.start()
     for step in range(1, 26):
         progress.update(step, em=step / 25, calls=1.5, tokens_per_second=3900.4, loss=0.1)
@@ -270,7 +274,7 @@ def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
 
 def test_a_stage_shorter_than_ten_steps_prints_each_step_once():
     out = console()
-    progress = StageProgress("[red]", 2, out)
+    progress = PhaseProgress("[red]", 2, out)
     progress.start()
     progress.update(1)
     progress.update(2, loss=0.5)
@@ -281,9 +285,9 @@ def test_a_stage_shorter_than_ten_steps_prints_each_step_once():
 
 def test_in_a_terminal_progress_is_live_and_ends_clean_after_an_error():
     out = console(terminal=True)
-    sink = TerminalSink(out)
-    with pytest.raises(RuntimeError), during(sink, "[red]", 4, "questions"):
-        _fail_after_two_steps(sink)
+    reporter = TerminalReporter(out)
+    with pytest.raises(RuntimeError), track_phase(reporter, "[red]", 4, "questions"):
+        _fail_after_two_steps(reporter)
     text = out.file.getvalue()
     assert "[red]" in text
     assert "2/4" in text
@@ -297,7 +301,7 @@ def test_in_a_terminal_progress_is_live_and_ends_clean_after_an_error():
 )
 def test_a_bar_shows_the_figures_that_there_is_room_for(width, figures):
     out = console(terminal=True, width=width)
-    progress = StageProgress("rl1", 250, out)
+    progress = PhaseProgress("rl1", 250, out)
     progress.start()
     progress.update(120, em=0.5, calls=1.5, tokens_per_second=13900.2, loss=-0.1234)
     progress.stop()
@@ -312,7 +316,7 @@ def test_a_file_gets_no_bar_though_colours_are_forced(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = CleanConsole(file=io.StringIO(), width=80)
     assert out.is_terminal
-    progress = StageProgress("rl1", 2, out)
+    progress = PhaseProgress("rl1", 2, out)
     progress.start()
     progress.update(2)
     assert "\x1b[2K" not in out.file.getvalue()
@@ -325,7 +329,7 @@ def test_a_log_gets_at_most_one_line_for_each_tenth(monkeypatch, steps, begin):
     hours = itertools.count(step=3600)
     monkeypatch.setattr(time, "monotonic", lambda: next(hours))
     out = console()
-    progress = StageProgress("rl1", steps, out)
+    progress = PhaseProgress("rl1", steps, out)
     progress.start()
     for step in range(begin + 1, steps + 1):
         progress.update(step)
@@ -341,7 +345,7 @@ def test_an_evaluation_fits_into_a_terminal(width):
     known = {"em": 1.0, "no_call_rate": 0.25}
     summary = {"em": 0.5, "em_ci95": [0.25, 0.75], "calls_mean": 1.5, "known": known}
     out = console(terminal=True, width=width)
-    TerminalSink(out)(Evaluated("sft2", {**summary, "calls_optimal_mean": 1.25}))
+    TerminalReporter(out)(EvaluationCompleted("sft2", {**summary, "calls_optimal_mean": 1.25}))
     lines = plain(out).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == {40: 3, 80: 2, 120: 1}[width]
@@ -355,10 +359,10 @@ def plain(out):
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.file.getvalue()).replace("\r", "\n")
 
 
-def _fail_after_two_steps(sink):
+def _fail_after_two_steps(reporter):
     """Of four answers, one is right; the progress after two shows a half, after four a quarter."""
     for em in (1.0, 0.0):
-        sink(TrajectoryDone("[red]", Trajectory(Task("", "", ()), rewards={"em": em})))
+        reporter(TrajectoryCompleted("[red]", Trajectory(Task("", "", ()), rewards={"em": em})))
     raise RuntimeError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, Sink, nobody, write_metrics
+from fieldcraft.records.events import EventBus, EventHandler, ignore_event, write_metrics
 from fieldcraft.runs.run import run_recipe
 
 RECIPE = """
@@ -25,7 +25,7 @@ evaluation: {splits: {heldout: 1}, workflows: []}
 ENDS = ("<|endoftext|>", "<|im_end|>")  # of the tokenizer, and of the chat template
 
 
-def run_tiny(folder: Path, *overrides: str, hear: Sink = nobody) -> Path:
+def run_tiny(folder: Path, *overrides: str, hear: EventHandler = ignore_event) -> Path:
     """The run's folder; `hear` is told of all that happens."""
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = ENDS[0]
@@ -39,7 +39,7 @@ def run_tiny(folder: Path, *overrides: str, hear: Sink = nobody) -> Path:
     paths = [f"model={folder / 'model'}", f"tasks={folder / 'tasks.jsonl'}"]
     paths.append(f"demonstrations={folder / 'shown.jsonl'}")
     recipe = load_recipe(str(folder / "tiny.yaml"), [*paths, *overrides])
-    run_recipe(recipe, folder / "out", Events([write_metrics, hear]))
+    run_recipe(recipe, folder / "out", EventBus([write_metrics, hear]))
     return folder / "out"
 
 

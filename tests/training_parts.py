@@ -16,24 +16,24 @@ from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.config.sections import Limits, Optim
+from fieldcraft.config.sections import BudgetConfig, Optim
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.dialects.autocoa import AutoCoADialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.rollout.loop import Policy, rollout, rollouts
+from fieldcraft.records.events import EventBus, write_metrics
+from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
-from fieldcraft.train.attention import attend
-from fieldcraft.train.batch import Run, Sample, Unit, to_sample
+from fieldcraft.train.batch import Sample, SampleUnit, TokenRun, to_sample
+from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.sampler import Sampler
-from fieldcraft.train.stages.base import Material, Row, StageType
+from fieldcraft.train.packed_attention import packed_attention_forward
+from fieldcraft.train.sampler import RolloutSampler
+from fieldcraft.train.stages.base import StageInputs, StepMetrics, TrainingStage
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.train.watch import Watch
-from fieldcraft.types import Action, Answer, Author, Calls, Task, Trajectory
+from fieldcraft.types import Answer, Author, Task, ToolCall, ToolCalls, Trajectory
 
 
 def rl_stage(
@@ -41,56 +41,58 @@ def rl_stage(
     trainer: Any,
     reference: Any = None,
     critic: Critic | None = None,
-    fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
+    fidelity: Callable[[Sequence[Trajectory]], StepMetrics] = lambda _: {},
     **sampling: Any,
 ) -> RlStage:
     """A stage of reinforcement learning over a sampler of the other arguments."""
     return RlStage(
-        sampler=Sampler(**sampling),
+        sampler=RolloutSampler(**sampling),
         trainer=trainer,
         reference=reference,
         critic=critic,
-        fidelity=fidelity,
+        measure_fidelity=fidelity,
     )
 
 
-def step(stage: StageType, number: int) -> Row:
+def step(stage: TrainingStage, number: int) -> StepMetrics:
     """One step of a stage, in an event loop of its own."""
     return asyncio.run(stage.step(number))
 
 
-class Steps(StageType):
+class Steps(TrainingStage):
     """A stage whose steps are a function, with a state that it changes."""
 
     def __init__(
         self,
         trainer: Trainer,
-        step: Callable[[int], Row],
+        step: Callable[[int], StepMetrics],
         state: dict[str, Any] | None = None,
-        watch: Watch | None = None,
+        watch: CollapseDetector | None = None,
     ) -> None:
         self.trainer = trainer
-        self.watch = watch
+        self.collapse_detector = watch
         self.one = step
         self.state = state if state is not None else {}
 
     @classmethod
-    async def open(cls, settings: Any, material: Material) -> Self:
+    async def create(cls, settings: Any, material: StageInputs) -> Self:
         raise AssertionError("it is made by hand")
 
-    async def step(self, number: int) -> Row:
+    async def step(self, number: int) -> StepMetrics:
         return self.one(number)
 
-    def state_dict(self) -> Row:
+    def state_dict(self) -> StepMetrics:
         return dict(self.state)
 
-    def load_state_dict(self, state: Row) -> None:
+    def load_state_dict(self, state: StepMetrics) -> None:
         self.state.update(state)
 
 
-def run_stage(stage: StageType, settings: Stage, folder: Path, tokenizer: Any = None) -> list[Row]:
+def run_stage(
+    stage: TrainingStage, settings: Stage, folder: Path, tokenizer: Any = None
+) -> list[StepMetrics]:
     """All steps of a stage, with its metrics on disk as a run keeps them."""
-    emit = Events([write_metrics])
+    emit = EventBus([write_metrics])
     return asyncio.run(run_steps(stage, settings, folder, tokenizer or tiny_tokenizer(), emit))
 
 
@@ -184,15 +186,15 @@ def never(query: str) -> str:
 
 
 @dataclass(frozen=True)
-class Chatty(AutoCoA):
+class Chatty(AutoCoADialect):
     """A dialect in which whatever a random model writes is a search, up to the third turn."""
 
-    stop = ("e", "t", " ")
+    stop_strings = ("e", "t", " ")
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        if len(written) > 2:
-            return Answer(written[-1])
-        return (Action("search", {"query": written[-1]}),)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        if len(turns) > 2:
+            return Answer(turns[-1])
+        return (ToolCall("search", {"query": turns[-1]}),)
 
 
 def chatty_engine(trainer: Trainer, eos: int = 20) -> LocalEngine:
@@ -211,7 +213,7 @@ def chatty_rollouts(
 ) -> list[Trajectory]:
     tool = FixedTool(never if simulated else lambda query: OBSERVATION)
     env = ToolEnvironment(
-        Chatty(tiny_tokenizer(), ""), [tool], Limits(turn_tokens=12, total_tokens=400)
+        Chatty(tiny_tokenizer(), ""), [tool], BudgetConfig(turn_tokens=12, total_tokens=400)
     )
     policy = Policy(engine=engine, temperature=temperature)
     simulator = PolicySimulator(policy) if simulated else None
@@ -220,13 +222,13 @@ def chatty_rollouts(
         for i in range(CHATTY_ROLLOUTS)
     ]
     return asyncio.run(
-        rollouts(jobs, lambda t, k: rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS)
+        run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k, simulator), CHATTY_ROLLOUTS)
     )
 
 
-def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -> list[Unit]:
+def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -> list[SampleUnit]:
     """On every policy token and no other, the two log-probabilities are the same."""
-    units: list[Unit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
+    units: list[SampleUnit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
     trainer.fill_logprobs(units, "old_logp", temperature)
     for trajectory, (sample,) in zip(done, units, strict=True):
         by_policy = [s.author is Author.POLICY for s in trajectory.segments for _ in s.ids]
@@ -242,17 +244,17 @@ def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -
     return units
 
 
-def random_forest(rng: random.Random, count: int) -> list[Run]:
-    runs: list[Run] = []
+def random_forest(rng: random.Random, count: int) -> list[TokenRun]:
+    runs: list[TokenRun] = []
     for number in range(count):
         start = runs[-1].end if runs else 0
         after = rng.randrange(number) if number and rng.random() < 0.6 else None
-        runs.append(Run(start, start + rng.randint(1, 9), after))
+        runs.append(TokenRun(start, start + rng.randint(1, 9), after))
     return runs
 
 
 def attended(
-    runs: list[Run],
+    runs: list[TokenRun],
     held: list[int] | None,
     seed: int,
     device: str = "cpu",
@@ -268,7 +270,11 @@ def attended(
         torch.randn(1, *shape, 8, generator=generator).to(device, dtype).requires_grad_()
         for shape in shapes
     )
-    part: Any = None if held is None else SimpleNamespace(mine=held, gather=lambda parts: parts)
-    out, _ = attend(torch.nn.Module(), query, key, value, None, runs=runs, part=part, scaling=0.3)
+    part: Any = (
+        None if held is None else SimpleNamespace(local_runs=held, all_gather=lambda parts: parts)
+    )
+    out, _ = packed_attention_forward(
+        torch.nn.Module(), query, key, value, None, runs=runs, context_shard=part, scaling=0.3
+    )
     weights = torch.randn(out.shape, generator=generator).to(device)
     return out, *torch.autograd.grad((out * weights).sum(), (query, key, value))

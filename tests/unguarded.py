@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 APART = """
 import json, sys
-from fieldcraft.sandbox import apart
+from fieldcraft.sandbox import isolated_tests
 code, tests, imports = (json.loads(line) for line in sys.stdin)
 def execute():
     space = {"__name__": "__main__"}
     exec(code, space)
     return space
-sys.exit(apart.judge(execute, lambda: None, lambda: {"imports": imports, "tests": tests}))
+asked = {"imports": imports, "tests": tests}
+sys.exit(isolated_tests.run_isolated_tests(execute, lambda: None, lambda: asked))
 """
 
 

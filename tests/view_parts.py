@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.rollouts import Kept, write_rollouts
-from fieldcraft.records.timeline import SLOTS, StepTimes, append_times
+from fieldcraft.records.timeline import SLOTS_PER_STEP, StepTimes, append_step_times
+from fieldcraft.records.training_rollouts import TrainingRollout, write_training_rollouts
 from fieldcraft.records.trajectories import to_json, write_trajectories
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 HOSTILE = (
     "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
@@ -28,7 +28,7 @@ RECIPE = {
 def trajectory(
     task: str = "t0",
     *,
-    right: bool | None = True,
+    correct: bool | None = True,
     calls: int = 1,
     split: str = "heldout",
     question: str = "Where is Kelm?",
@@ -45,11 +45,14 @@ def trajectory(
         for _ in range(calls)
     ]
     end = Segment(Author.POLICY, [9, 2], "answer Sor", [-0.1, -0.2], [(version, 2)])
-    score = None if right is None else float(right)
+    score = None if correct is None else float(correct)
     return Trajectory(
         Task(task, question, ("Sor",), {"split": split, "hops": 1}),
         [Segment(Author.PROMPT, [1, 3], question), *(s for pair in searched for s in pair), end],
-        [Call("search", {"query": "Kelm"}, found, Outcome.OK, 0.25) for _ in range(calls)],
+        [
+            CallRecord("search", {"query": "Kelm"}, found, CallOutcome.OK, 0.25)
+            for _ in range(calls)
+        ],
         status,
         "Sor" if status is Status.ANSWERED else None,
         True,
@@ -70,8 +73,8 @@ def write_evaluation(run: Path, name: str, trajectories: Iterable[Trajectory]) -
     folder = run / "evaluations"
     folder.mkdir(exist_ok=True)
     write_trajectories(folder / f"{name}.jsonl", shown)
-    right = sum(bool(t.right) for t in shown) / len(shown)
-    part = {"n": len(shown), "em": right, "em_ci95": [right / 2, right], "calls_mean": 1.0}
+    correct = sum(bool(t.is_correct) for t in shown) / len(shown)
+    part = {"n": len(shown), "em": correct, "em_ci95": [correct / 2, correct], "calls_mean": 1.0}
     summary = part | {"splits": {"heldout": part}}
     (folder / f"{name}.json").write_text(json.dumps({"seconds": 1.0, "summary": summary}))
 
@@ -87,15 +90,17 @@ def write_metrics(run: Path, stage: str, steps: int) -> None:
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-def kept(step: int, number: int, right: bool) -> Kept:
-    one = trajectory(f"q{step}", right=right, split="train", version=step)
-    size = 0.5 if right else -0.5
+def training_rollout(step: int, number: int, correct: bool) -> TrainingRollout:
+    one = trajectory(f"q{step}", correct=correct, split="train", version=step)
+    size = 0.5 if correct else -0.5
     values = [0.0, 0.0, size, size, 0.0, 0.0, 0.0, size, size]
-    return Kept(step, values, one, [abs(v) + number for v in values], [1 + v / 2 for v in values])
+    return TrainingRollout(
+        step, values, one, [abs(v) + number for v in values], [1 + v / 2 for v in values]
+    )
 
 
 def step_times(step: int) -> StepTimes:
-    busy = [4.0] * (SLOTS // 2) + [0.0] * (SLOTS // 2)
+    busy = [4.0] * (SLOTS_PER_STEP // 2) + [0.0] * (SLOTS_PER_STEP // 2)
     phases = [("wait", 0.0, 5.0), ("train", 5.0, 9.0), ("publish", 9.0, 9.5)]
     return StepTimes(step, 1000.0 + 10 * step, 10.0, phases, busy, [v / 4 for v in busy])
 
@@ -111,15 +116,15 @@ def write_run(run: Path, **changes: object) -> Path:
             run,
             stage,
             [
-                trajectory(task, right=right, question=question, calls=calls)
-                for calls, ((task, question), right) in enumerate(zip(asked, rights, strict=True))
+                trajectory(task, correct=correct, question=question, calls=calls)
+                for calls, ((task, question), correct) in enumerate(zip(asked, rights, strict=True))
             ],
         )
     for step in (0, 4):
-        group = [kept(step, number, bool(number % 2)) for number in range(4)]
-        write_rollouts(run / "rl1" / "rollouts", group)
+        group = [training_rollout(step, number, bool(number % 2)) for number in range(4)]
+        write_training_rollouts(run / "rl1" / "rollouts", group)
     for step in range(5):
-        append_times(run / "rl1" / "timeline.jsonl", step_times(step))
+        append_step_times(run / "rl1" / "timeline.jsonl", step_times(step))
     return run
 
 

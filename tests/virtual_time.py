@@ -62,7 +62,7 @@ class Clock:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`, as asyncio.run does."""
 
-        def begun() -> _JumpingLoop:
+        def make_loop() -> _JumpingLoop:
             self._loop = _JumpingLoop()
             return self._loop
 
@@ -70,7 +70,7 @@ class Clock:
             async with asyncio.timeout(MOST):
                 return await work
 
-        with asyncio.Runner(loop_factory=begun) as runner:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
             return runner.run(limited())
 
     def jump(self, seconds: float) -> None:

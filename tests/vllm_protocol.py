@@ -16,7 +16,11 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import FAILURES, Form, Wire
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+    CHANNEL_ERRORS,
+    BroadcastChannel,
+    TensorMeta,
+)
 
 TOKENIZER = tiny_tokenizer()
 SILENCE = 8.0  # seconds for one tensor
@@ -56,8 +60,8 @@ class Fake:
     pauses: int = 0  # so far
     paused: bool = False
     dead: bool = False
-    wire: Wire | None = None
-    wires: list[int] = field(default_factory=list)  # the ports at which it has met a trainer
+    channel: BroadcastChannel | None = None
+    ports: list[int] = field(default_factory=list)  # the ports at which it has met a trainer
     received: int = 0  # how often all weights have come
     leaves: bool = False  # it dies in the middle of the weights that come next
     _coming: asyncio.Task[dict[str, torch.Tensor]] | None = None
@@ -141,32 +145,32 @@ class Fake:
         return JSONResponse({"results": [None]})
 
     async def _expect(self, request: Request) -> Response:
-        """As `Receiver` does it."""
+        """As `BroadcastReceiver` does it."""
         info = (await request.json())["init_info"]
-        if self.wires[-1:] != [info["port"]]:
-            if self.wire is not None:
-                self.wire.close()
+        if self.ports[-1:] != [info["port"]]:
+            if self.channel is not None:
+                self.channel.close()
             at = info["host"], info["port"], info["first"], info["size"]
-            self.wire = Wire(*at, torch.device("cpu"), SILENCE)
-            self.wires.append(info["port"])
-        assert self.wire is not None
+            self.channel = BroadcastChannel(*at, torch.device("cpu"), SILENCE)
+            self.ports.append(info["port"])
+        assert self.channel is not None
         self._coming = asyncio.create_task(asyncio.to_thread(self._receive, info["forms"]))
         return JSONResponse({})
 
-    def _receive(self, forms: list[Form]) -> dict[str, torch.Tensor]:
-        assert self.wire is not None
+    def _receive(self, forms: list[TensorMeta]) -> dict[str, torch.Tensor]:
+        assert self.channel is not None
         if self.leaves:
-            self.wire.receive(forms[: len(forms) // 2])
-            self.wire.close()
+            self.channel.receive(forms[: len(forms) // 2])
+            self.channel.close()
             self.dead = True
             raise RuntimeError("it has died")
-        return self.wire.receive(forms)
+        return self.channel.receive(forms)
 
     async def _arrived(self) -> str:
         assert self._coming is not None
         try:
             await self._coming
-        except FAILURES as error:
+        except CHANNEL_ERRORS as error:
             return str(error)
         self.received += 1
         return ""

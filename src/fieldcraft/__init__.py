@@ -19,52 +19,52 @@ if TYPE_CHECKING:
     from fieldcraft.config.distil import Distil
     from fieldcraft.config.rl import Rl
     from fieldcraft.config.sections import Optim
-    from fieldcraft.config.stages import Pairs, Sft, Stage
-    from fieldcraft.data.sources import read_tasks
+    from fieldcraft.config.stages import Contrastive, Sft, Stage
+    from fieldcraft.data.tasks import read_tasks
     from fieldcraft.dialects.base import BaseDialect
     from fieldcraft.rewards.answers import StatelessReward
     from fieldcraft.runs.agent import Agent, load
     from fieldcraft.tools.base import tool
-    from fieldcraft.train.stages.base import StageType
-    from fieldcraft.types import Task, ToolError, ToolUnavailable, Trajectory, UserError
+    from fieldcraft.train.stages.base import TrainingStage
+    from fieldcraft.types import Task, ToolError, ToolUnavailableError, Trajectory, UserError
     from fieldcraft.worlds.base import World
 
 _MODULES = {
     "Agent": "fieldcraft.runs.agent",
     "BaseDialect": "fieldcraft.dialects.base",
+    "Contrastive": "fieldcraft.config.stages",
     "Distil": "fieldcraft.config.distil",
     "Optim": "fieldcraft.config.sections",
-    "Pairs": "fieldcraft.config.stages",
     "Rl": "fieldcraft.config.rl",
     "Sft": "fieldcraft.config.stages",
     "Stage": "fieldcraft.config.stages",
-    "StageType": "fieldcraft.train.stages.base",
     "StatelessReward": "fieldcraft.rewards.answers",
     "Task": "fieldcraft.types",
     "ToolError": "fieldcraft.types",
-    "ToolUnavailable": "fieldcraft.types",
+    "ToolUnavailableError": "fieldcraft.types",
+    "TrainingStage": "fieldcraft.train.stages.base",
     "Trajectory": "fieldcraft.types",
     "UserError": "fieldcraft.types",
     "World": "fieldcraft.worlds.base",
     "load": "fieldcraft.runs.agent",
-    "read_tasks": "fieldcraft.data.sources",
+    "read_tasks": "fieldcraft.data.tasks",
     "tool": "fieldcraft.tools.base",
 }
 
 __all__ = [
     "Agent",
     "BaseDialect",
+    "Contrastive",
     "Distil",
     "Optim",
-    "Pairs",
     "Rl",
     "Sft",
     "Stage",
-    "StageType",
     "StatelessReward",
     "Task",
     "ToolError",
-    "ToolUnavailable",
+    "ToolUnavailableError",
+    "TrainingStage",
     "Trajectory",
     "UserError",
     "World",

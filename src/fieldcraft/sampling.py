@@ -1,9 +1,10 @@
-"""Sampling of one turn: temperature, the tokens that can be sampled, and those that end it."""
+"""Sampling of one turn: how it is sampled, the tokens that end it, and what comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Truncation:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
-WHOLE = Truncation()  # every token can be sampled
+NO_TRUNCATION = Truncation()  # every token can be sampled
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """The way in which one turn is sampled. Temperature 0 is greedy, and truncates nothing.
     Log-probabilities are those of the distribution sampled from: softmax(logits / temperature),
     truncated and renormalised; at temperature 1 and whole when greedy. `seed` makes the turn
@@ -48,7 +49,7 @@ class Sampling:
     temperature: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int = 0
-    truncation: Truncation = WHOLE
+    truncation: Truncation = NO_TRUNCATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,14 @@ class TurnEnd:
     """Tokens that end a turn, see `dialects.turn_end.find_turn_end`.
 
     Attributes:
-        token: the one that the chat template writes after an assistant's message, else the
+        token_id: the one that the chat template writes after an assistant's message, else the
             tokenizer's end of a sequence. Demonstrations train it.
         text: its text.
         ids: all of them; sampling stops after any.
         texts: their texts, the longest first.
     """
 
-    token: int
+    token_id: int
     text: str
     ids: frozenset[int]
     texts: tuple[str, ...]
@@ -75,6 +76,28 @@ class TurnEnd:
                 return turn.removesuffix(text)
         return turn
 
-    def ended(self, ids: Sequence[int]) -> bool:
+    def ends_turn(self, ids: Sequence[int]) -> bool:
         """Return whether the last of these tokens ends a turn."""
         return bool(ids) and ids[-1] in self.ids
+
+
+class StopReason(StrEnum):
+    """The reason why the engine stopped sampling."""
+
+    EOS = "eos"
+    STOP = "stop"  # a stop string was completed
+    LENGTH = "length"
+
+
+VersionSpan = tuple[int, int]  # a version of the policy, and how many tokens in a row it sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The tokens that the engine sampled, terminal token included; `text` is `ids` decoded once."""
+
+    ids: list[int]
+    logprobs: list[float]
+    text: str
+    stop_reason: StopReason
+    versions: list[VersionSpan] = field(default_factory=list)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from fieldcraft.sampling import TurnEnd
+from fieldcraft.sampling import TurnEnd, VersionSpan
 
 
 class UserError(Exception):
@@ -23,7 +23,7 @@ class ToolError(Exception):
     """A tool's failure that the model is told about; any other exception ends the trajectory."""
 
 
-class ToolUnavailable(ToolError):
+class ToolUnavailableError(ToolError):
     """Failure of what a tool needs, such as a server, to answer, whatever the call was."""
 
 
@@ -31,8 +31,10 @@ class ArgumentError(ToolError):
     """Arguments that do not fit the tool, which therefore did not run: the policy's failure."""
 
 
-VERDICT = "em"  # the reward that says which answers are right, unless a recipe names another
-KNOWN_RATE = 0.75  # a model knows what it answers without tools in at least three of four samples
+# The reward that says which answers are right, unless a recipe names another.
+DEFAULT_VERDICT_REWARD = "em"
+# A model knows what it answers without tools in at least three of four samples.
+KNOWN_ACCURACY_THRESHOLD = 0.75
 
 
 class Author(StrEnum):
@@ -44,16 +46,8 @@ class Author(StrEnum):
     SIMULATOR = "simulator"
 
 
-class StopReason(StrEnum):
-    """The reason why the engine stopped sampling."""
-
-    EOS = "eos"
-    STOP = "stop"  # a stop string was completed
-    LENGTH = "length"
-
-
 # Of a malformed call: no name can be read, it names no tool offered, or its arguments do not fit
-Fault = Literal["form", "tool", "arguments"]
+CallFault = Literal["form", "tool", "arguments"]
 
 
 class Status(StrEnum):
@@ -65,12 +59,12 @@ class Status(StrEnum):
     ERROR = "error"  # an exception; its text is in Trajectory.error
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """The outcome of a call that the policy wrote."""
 
     OK = "ok"
     FAILED = "failed"  # the tool itself failed (ToolError); the model was told
-    UNAVAILABLE = "unavailable"  # no answer (ToolUnavailable, or too slow); the model was told
+    UNAVAILABLE = "unavailable"  # no answer (ToolUnavailableError, or too slow); the model was told
     BROKEN = "broken"  # the tool raised something else, which ended the rollout
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
     REFUSED = "refused"  # over the budget; not executed
@@ -78,12 +72,12 @@ class Outcome(StrEnum):
     @property
     def executed(self) -> bool:
         """Return whether the tool, or what simulates it, was asked."""
-        return self is Outcome.OK or self.failed
+        return self is CallOutcome.OK or self.failed
 
     @property
     def failed(self) -> bool:
         """Return whether the tool was asked in vain, but not for the form of the call."""
-        return self in (Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.BROKEN)
+        return self in (CallOutcome.FAILED, CallOutcome.UNAVAILABLE, CallOutcome.BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +96,15 @@ class Task:
     @property
     def is_known(self) -> bool | None:
         """Return whether the model needs no tool: `known` if the source of the question says so,
-        else whether its closed-book rate reaches KNOWN_RATE; None where neither is there."""
+        else whether its closed-book rate reaches KNOWN_ACCURACY_THRESHOLD; None where neither is
+        there."""
         known: bool | None = self.meta.get("known")
         rate: float | None = self.meta.get("closed_book")
-        return rate >= KNOWN_RATE if known is None and rate is not None else known
+        return rate >= KNOWN_ACCURACY_THRESHOLD if known is None and rate is not None else known
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ToolCall:
     """A tool call as the policy wrote it."""
 
     tool: str
@@ -124,15 +119,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedCall:
     """An attempted call that cannot be read, why (the model is told so), and the tool it names."""
 
     reason: str
     tool: str = ""
-    fault: Fault = "form"
+    fault: CallFault = "form"
 
 
-class Role(StrEnum):
+class ThoughtRole(StrEnum):
     """Purpose of a thought. A dialect without tags for a role writes it as any other thought."""
 
     THINK = "think"
@@ -148,7 +143,7 @@ class Thought:
     """Free reasoning text; a step of a demonstration."""
 
     text: str
-    role: Role = Role.THINK
+    role: ThoughtRole = ThoughtRole.THINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +153,20 @@ class Observation:
     text: str
 
 
-Step = Thought | Action | Observation | Answer
-Calls = tuple[Action | Malformed, ...]  # of one policy turn, in the order they were written
-Span = tuple[int, int]  # a version of the policy, and how many tokens in a row it sampled
+DemoStep = Thought | ToolCall | Observation | Answer
+# Of one policy turn, in the order they were written.
+ToolCalls = tuple[ToolCall | MalformedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObservationPosition:
     """The place of an observation in a turn: `index` of `count`, from 0. One frame holds all."""
 
     index: int
     count: int
 
 
-ALONE = Place(0, 1)
+ONLY_OBSERVATION = ObservationPosition(0, 1)
 
 
 @dataclass(slots=True)
@@ -182,11 +177,11 @@ class Segment:
     ids: list[int]
     text: str
     logprobs: list[float] = field(default_factory=list)
-    versions: list[Span] = field(default_factory=list)  # of the policy that sampled them
+    versions: list[VersionSpan] = field(default_factory=list)  # of the policy that sampled them
 
 
 @dataclass(slots=True)
-class Call:
+class CallRecord:
     """One tool call of a trajectory and what came back. `observation` is what the model reads;
     `cut` counts the characters of the tool's text that were left out of it, `cost` is its price.
     Of a broken one it is the cause, which nobody read."""
@@ -194,11 +189,11 @@ class Call:
     tool: str
     arguments: dict[str, Any]
     observation: str
-    outcome: Outcome
+    outcome: CallOutcome
     seconds: float
     simulated: bool = False
     cut: int = 0
-    fault: Fault | None = None
+    fault: CallFault | None = None
     cost: float = 1.0
 
 
@@ -209,19 +204,19 @@ class Trajectory:
     0. `correct` names the one that graded the answer, right or wrong. `folds` has the place in
     `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
     was sampled while the tools were unavailable, so that a call ended it. A `forced` one was made
-    to answer, because its budget was spent (`rollout/ending.py`). 1,000 policy tokens cost
+    to answer, because its budget was spent (`rollout/termination.py`). 1,000 policy tokens cost
     `token_cost`, in the unit of the costs of calls.
     """
 
     task: Task
     segments: list[Segment] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
     status: Status = Status.NO_ANSWER
     answer: str | None = None
     well_formed: bool = False
     rewards: dict[str, float | None] = field(default_factory=dict)
     reward: float | None = None
-    correct: str = VERDICT
+    correct: str = DEFAULT_VERDICT_REWARD
     error: str = ""
     seconds: float = 0.0
     folds: list[int] = field(default_factory=list)
@@ -234,11 +229,11 @@ class Trajectory:
         return [i for segment in self.segments for i in segment.ids]
 
     @property
-    def policy_texts(self) -> list[str]:
+    def policy_turns(self) -> list[str]:
         return [s.text for s in self.segments if s.author is Author.POLICY]
 
     @property
-    def right(self) -> bool | None:
+    def is_correct(self) -> bool | None:
         """Return whether the reward `correct` gave the answer 1; None where that could not grade
         it. Raises ValueError for a score outside 0 to 1, such as one times a weight."""
         score = self.rewards.get(self.correct)
@@ -247,20 +242,9 @@ class Trajectory:
         return None if score is None else score == 1.0
 
     @property
-    def executed_calls(self) -> int:
+    def num_executed_calls(self) -> int:
         """Calls that were run, failed ones included; not refused and not malformed ones."""
         return sum(call.outcome.executed for call in self.calls)
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The tokens that the engine sampled, terminal token included; `text` is `ids` decoded once."""
-
-    ids: list[int]
-    logprobs: list[float]
-    text: str
-    reason: StopReason
-    versions: list[Span] = field(default_factory=list)
 
 
 @runtime_checkable
@@ -272,8 +256,9 @@ class Tool(Protocol):
 
     async def __call__(self, **arguments: Any) -> str:
         """Run the call and return plain text. Raises ArgumentError where the arguments do not fit
-        and nothing was run, ToolUnavailable where what the tool needs does not answer (evaluations
-        stop at too many), and ToolError for any other failure that the model should read."""
+        and nothing was run, ToolUnavailableError where what the tool needs does not answer
+        (evaluations stop at too many), and ToolError for any other failure that the model should
+        read."""
 
 
 @runtime_checkable
@@ -334,7 +319,7 @@ class Dialect(Protocol):
     def name(self) -> str: ...
 
     @property
-    def stop(self) -> tuple[str, ...]:
+    def stop_strings(self) -> tuple[str, ...]:
         """Strings that end a policy turn. Without any, only an end token does."""
 
     @property
@@ -342,58 +327,64 @@ class Dialect(Protocol):
         """Every tag, of the policy and of the environment."""
 
     @property
-    def apart(self) -> tuple[Role, ...]:
+    def tagged_roles(self) -> tuple[ThoughtRole, ...]:
         """The roles whose thoughts have tags of their own, between which nothing is a call."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
 
     @property
-    def end(self) -> TurnEnd: ...
+    def turn_end(self) -> TurnEnd: ...
 
     @property
-    def summary_request(self) -> str | None:
+    def summary_prompt(self) -> str | None:
         """Text that asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
 
     @property
-    def any_ending(self) -> str:
+    def example_final_turn(self) -> str:
         """A last turn, of any content, that the grammar accepts after an observation."""
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
+    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Return the token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
         """Return what the last policy turn asks for: its answer, its calls (at least one), or None
-        for neither. `written` is all policy turns, oldest first."""
+        for neither. `turns` is all policy turns, oldest first."""
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         """Write the beginning of a turn that thinks `text`, which may be empty, and goes on."""
 
-    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
+    def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
         """Write the same for the thoughts of a demonstration, of which there may be none."""
 
-    def write_action(self, action: Action) -> str:
+    def render_call(self, call: ToolCall) -> str:
         """Write the call as the policy does, from its opening tag up to its closing tag."""
 
-    def write_calls(self, actions: Sequence[Action]) -> str:
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
         """Write all calls of one turn, as the policy does. Raises UserError for more calls than the
         dialect allows in a turn."""
 
-    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
+    def observation_delimiters(
+        self, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> tuple[str, str]:
         """Return the text before and after an observation, white space included. A simulator writes
         between the two. What stands between two observations of a turn belongs to the first."""
 
-    def write_observation(self, text: str, place: Place = ALONE) -> str:
+    def render_observation(
+        self, text: str, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> str:
         """Write the whole observation block, tags and surrounding white space included."""
 
-    def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
-        """Encode what `write_observation` returns; only its frame may hold special tokens."""
+    def encode_observation(
+        self, text: str, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> list[int]:
+        """Encode what `render_observation` returns; only its frame may hold special tokens."""
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         """Write what follows the last thought, up to and without the end token."""
 
-    def open_answer(self, turn: str) -> str:
+    def render_answer_opening(self, turn: str) -> str:
         """Write what ends a turn begun with `turn`, which may be empty, and opens the answer."""
 
-    def well_formed(self, written: Sequence[str]) -> bool:
+    def is_well_formed(self, turns: Sequence[str]) -> bool:
         """Return whether the policy turns of a finished trajectory obey the dialect's grammar."""

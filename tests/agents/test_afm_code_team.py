@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.agents.afm_code_team import AFM_CODE, PROMPTS, fault
-from fieldcraft.agents.afm_team import requests
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.agents.team import Seat, Seated
-from fieldcraft.dialects import get_dialect
+from fieldcraft.agents.afm_code_team import AFM_CODE_TEAM, PROMPTS, find_fault
+from fieldcraft.agents.afm_team import reconstruct_requests
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.agents.team import TeamAgent, TeamMember
+from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.afm_code import TAGS
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.endpoints.openai import Reply, Usage
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.endpoints.openai import ChatReply, TokenUsage
 from fieldcraft.tools.base import tool
-from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought, ToolError
+from fieldcraft.types import Answer, Observation, Task, Thought, ThoughtRole, ToolCall, ToolError
 
 TASK = Task("t", "Print the square of the number that is read.", ())
-DIALECT = get_dialect("afm-code", tiny_tokenizer())
+DIALECT = make_dialect("afm-code", tiny_tokenizer())
 SQUARE = "n = int(input())\nprint(n * n)"
 
 
@@ -40,27 +40,32 @@ async def python(code: str, stdin: str = "") -> str:
 
 
 class Script:
-    """A seat that plays its replies, the last one for ever, and keeps what it was asked."""
+    """A member that gives its replies, the last one for ever, and keeps what it was asked."""
 
     def __init__(self, *replies: str) -> None:
         self.replies = replies
         self.asked: list[str] = []
 
-    async def chat(self, messages: Sequence[Any], **options: Any) -> Reply:
+    async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
         self.asked.append(messages[-1]["content"])
         text = self.replies[min(len(self.asked), len(self.replies)) - 1]
-        return Reply(text, "", "stop", Usage(10, 5, 0.5))
+        return ChatReply(text, "", "stop", TokenUsage(10, 5, 0.5))
 
 
-def play(scripts: dict[str, Any], calls: int = 4) -> Attempt:
-    seats = {
-        name: Seat(scripts[name], prompt, temperature=0.5)
-        for name, prompt in AFM_CODE.seat_prompts([python]).items()
+def run_team(scripts: dict[str, Any], calls: int = 4) -> AgentAttempt:
+    members = {
+        name: TeamMember(scripts[name], prompt, temperature=0.5)
+        for name, prompt in AFM_CODE_TEAM.member_prompts([python]).items()
     }
-    seated = Seated(
-        team=AFM_CODE, seats=seats, tools=[python], max_calls=calls, turn_tokens=99, call_seconds=9
+    team_agent = TeamAgent(
+        team=AFM_CODE_TEAM,
+        members=members,
+        tools=[python],
+        max_calls=calls,
+        turn_tokens=99,
+        call_seconds=9,
     )
-    return asyncio.run(seated.attempt(TASK, "key"))
+    return asyncio.run(team_agent.attempt(TASK, "key"))
 
 
 def scripts(**changed: Script) -> dict[str, Script]:
@@ -78,23 +83,25 @@ def scripts(**changed: Script) -> dict[str, Script]:
 
 def test_a_program_that_is_tested_and_answered() -> None:
     given = scripts()
-    found = play(given)
+    found = run_team(given)
     assert found.steps == (
-        Thought("Write it, then test it.", Role.PLAN),
+        Thought("Write it, then test it.", ThoughtRole.PLAN),
         Thought("I test it."),
         Thought("With 7."),
-        Action("python", {"code": SQUARE, "stdin": "7"}),
+        ToolCall("python", {"code": SQUARE, "stdin": "7"}),
         Observation(f"ran {len(SQUARE)} characters on '7'"),
-        Thought("It prints 49.\ntool_effectiveness : Good", Role.REFLECT),
+        Thought("It prints 49.\ntool_effectiveness : Good", ThoughtRole.REFLECT),
         Thought("Enough."),
         Thought("So."),
-        Thought("The last program.", Role.SUGGEST),
+        Thought("The last program.", ThoughtRole.SUGGEST),
         Thought("It squares."),
-        Thought("The score this time is:4", Role.CHECK),
+        Thought("The score this time is:4", ThoughtRole.CHECK),
         Answer(SQUARE),
     )
     assert given.keys() == {*PROMPTS, "python"}
-    assert sum(seat.requests for seat in found.seats.values()) == len(list(requests(found.steps)))
+    assert sum(member.requests for member in found.member_usage.values()) == len(
+        list(reconstruct_requests(found.steps))
+    )
     encoded = encode_demonstration(TASK, found.steps, DIALECT, [])
     assert (encoded.well_formed, encoded.answer) == (True, SQUARE)
     turns = [s.text for s in encoded.segments if s.author == "policy"]
@@ -121,24 +128,26 @@ def test_a_poor_program_and_a_low_score_ask_for_another_program() -> None:
         ),
         double_check=Script("Thought: Hm.\nScore: 2", "Thought: Yes.\nScore: 3"),
     )
-    found = play(given)
-    assert found.end is End.ANSWERED
+    found = run_team(given)
+    assert found.status is AttemptStatus.ANSWERED
     offered = ["one of python, answer" in asked for asked in given["thinker"].asked]
     assert offered == [True, False, True, False, True]
-    assert sum(isinstance(step, Action) for step in found.steps) == 3
-    checks = [s.text[-1] for s in found.steps if isinstance(s, Thought) and s.role is Role.CHECK]
+    assert sum(isinstance(step, ToolCall) for step in found.steps) == 3
+    checks = [
+        s.text[-1] for s in found.steps if isinstance(s, Thought) and s.role is ThoughtRole.CHECK
+    ]
     assert checks == ["2", "3"]
     assert encode_demonstration(TASK, found.steps, DIALECT, []).well_formed
-    refused = play(scripts(double_check=Script("Thought: No.\nScore: 1")))
-    assert (refused.end, refused.answer) == (End.TOO_MANY_PLANS, None)
+    refused = run_team(scripts(double_check=Script("Thought: No.\nScore: 1")))
+    assert (refused.status, refused.answer) == (AttemptStatus.TOO_MANY_PLANS, None)
 
 
 def test_a_tag_is_refused_and_the_seat_asked_once_more() -> None:
     given = scripts(planner=Script("Plan: I close </plan> it.", "Plan: I close nothing."))
-    assert play(given).end is End.ANSWERED
+    assert run_team(given).status is AttemptStatus.ANSWERED
     assert "The part 'Plan:' must not hold a tag" in given["planner"].asked[1]
-    found = play(scripts(planner=Script("Plan: <think>")))
-    assert (found.end, found.steps) == (End.MALFORMED, ())
+    found = run_team(scripts(planner=Script("Plan: <think>")))
+    assert (found.status, found.steps) == (AttemptStatus.MALFORMED, ())
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ def test_a_tag_is_refused_and_the_seat_asked_once_more() -> None:
     ],
 )
 def test_what_the_dialect_cannot_write(part: str, text: str, is_fault: bool) -> None:
-    assert (fault(part, text) is not None) == is_fault
+    assert (find_fault(part, text) is not None) == is_fault
 
 
 PIECES = st.sampled_from(
@@ -181,7 +190,7 @@ PIECES = st.sampled_from(
     ]
 )
 TEXTS = st.lists(PIECES, min_size=1, max_size=4).map("".join)
-SEATS = {
+MEMBERS = {
     "planner": "Plan: {}",
     "thinker": "Thought: {}\nNext: {next}",
     "python": "Thought: t\nCode: {}\nStandard input: {}",
@@ -192,19 +201,19 @@ SEATS = {
 
 
 class Wild:
-    """A seat that writes anything into its parts."""
+    """A member that writes anything into its parts."""
 
     def __init__(self, form: str, texts: Sequence[str], rng: random.Random) -> None:
         self.form, self.texts, self.rng = form, texts, rng
 
-    async def chat(self, messages: Sequence[Any], **options: Any) -> Reply:
+    async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
         said = self.form.format(
             *self.rng.choices(self.texts, k=2),
             next=self.rng.choice(["python", "answer"]),
             grade=self.rng.choice(["Good", "Fair", "Poor"]),
             score=self.rng.choice("1234"),
         )
-        return Reply(said, "", "stop", Usage(1, 1, 0.0))
+        return ChatReply(said, "", "stop", TokenUsage(1, 1, 0.0))
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.randoms(use_true_random=False))
@@ -212,11 +221,11 @@ def test_whatever_models_write_a_chain_with_an_answer_obeys_the_grammar(
     texts: list[str], rng: random.Random
 ) -> None:
     harmless = [*texts, "print(1)", "seven"]  # so that some chains come to an end
-    found = play({name: Wild(form, harmless, rng) for name, form in SEATS.items()})
-    if found.end is not End.ANSWERED:
+    found = run_team({name: Wild(form, harmless, rng) for name, form in MEMBERS.items()})
+    if found.status is not AttemptStatus.ANSWERED:
         return
     encoded = encode_demonstration(TASK, found.steps, DIALECT, [])
     assert (encoded.well_formed, encoded.answer) == (True, found.answer)
     assert [call.arguments for call in encoded.calls] == [
-        step.arguments for step in found.steps if isinstance(step, Action)
+        step.arguments for step in found.steps if isinstance(step, ToolCall)
     ]

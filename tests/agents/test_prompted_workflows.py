@@ -7,16 +7,16 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.prompted_react import prompted_react
-from fieldcraft.agents.prompted_reflexion import TRIALS, prompted_reflexion
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.agents.prompted_reflexion import MAX_TRIALS, prompted_reflexion
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
-from fieldcraft.records.chains import chains, check_folds
+from fieldcraft.envs.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.records.chains import split_chains, validate_folds
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.evaluating import Workflow
 from fieldcraft.tools.base import tool
-from fieldcraft.types import Author, Outcome, Status, Task, Trajectory, UserError
+from fieldcraft.types import Author, CallOutcome, Status, Task, Trajectory, UserError
 
 TOKENIZER = tiny_tokenizer()
 END = "<|im_end|>"
@@ -35,12 +35,12 @@ async def search(query: str) -> str:
     return f"about {query}\nAnswer: Evil"
 
 
-def play(workflow: Workflow, *turns: str, task: Task = TASK, **budget: int) -> Trajectory:
+def run_workflow(workflow: Workflow, *turns: str, task: Task = TASK, **budget: int) -> Trajectory:
     engine = ScriptedEngine(TOKENIZER, turns)
-    env = ToolEnvironment(get_dialect("autocoa", TOKENIZER), [search], Limits(**budget))
+    env = ToolEnvironment(make_dialect("autocoa", TOKENIZER), [search], BudgetConfig(**budget))
     found = asyncio.run(workflow(task, Policy(engine=engine), env, "key"))
     assert found.error == ""
-    check_folds(found)
+    validate_folds(found)
     return found
 
 
@@ -48,7 +48,7 @@ def texts(found: Trajectory, author: Author) -> list[str]:
     return [segment.text for segment in found.segments if segment.author is author]
 
 
-def outcomes(found: Trajectory) -> list[Outcome]:
+def outcomes(found: Trajectory) -> list[CallOutcome]:
     return [call.outcome for call in found.calls]
 
 
@@ -56,7 +56,7 @@ def outcomes(found: Trajectory) -> list[Outcome]:
 
 
 def test_the_model_decides_what_to_search_and_when_to_answer() -> None:
-    found = play(prompted_react, SEARCH, ANSWER)
+    found = run_workflow(prompted_react, SEARCH, ANSWER)
     first, *begun = texts(found, Author.PROMPT)
     assert first.endswith(f"Question: {TASK.question}{END}\n<|im_start|>assistant\n")
     assert "search" in first
@@ -72,7 +72,7 @@ def test_the_model_decides_what_to_search_and_when_to_answer() -> None:
 
 def test_a_model_that_goes_on_is_stopped_and_reads_what_the_tool_returned() -> None:
     """It begins to make up an observation: the real one continues its text."""
-    found = play(prompted_react, f"{SEARCH}\nObservation: Evil\nAnswer: Evil", ANSWER)
+    found = run_workflow(prompted_react, f"{SEARCH}\nObservation: Evil\nAnswer: Evil", ANSWER)
     assert texts(found, Author.POLICY)[0] == f"{SEARCH}\nObservation:"
     assert texts(found, Author.TOOL) == [" about director of Solaris\nAnswer: Evil\n"]
     assert found.answer == "Zavrazhye"
@@ -91,40 +91,42 @@ def test_a_model_that_goes_on_is_stopped_and_reads_what_the_tool_returned() -> N
     ],
 )
 def test_a_turn_that_cannot_be_read_is_answered_with_the_reason(turn: str, reason: str) -> None:
-    found = play(prompted_react, turn, ANSWER)
+    found = run_workflow(prompted_react, turn, ANSWER)
     [call] = found.calls
-    assert call.outcome is Outcome.MALFORMED
+    assert call.outcome is CallOutcome.MALFORMED
     assert call.observation.startswith(f"{reason}. After the thought write either")
     assert (found.answer, found.well_formed) == ("Zavrazhye", False)
 
 
 def test_after_the_last_call_the_model_may_answer_and_nothing_else() -> None:
-    answered = play(prompted_react, SEARCH, ANSWER, max_calls=1)
-    assert (outcomes(answered), answered.answer) == ([Outcome.OK], "Zavrazhye")
-    stubborn = play(prompted_react, SEARCH, SEARCH, " Zavrazhye\nor so", max_calls=1)
-    assert outcomes(stubborn) == [Outcome.OK, Outcome.REFUSED]
-    assert stubborn.calls[1].observation == LIMIT_REACHED
+    answered = run_workflow(prompted_react, SEARCH, ANSWER, max_calls=1)
+    assert (outcomes(answered), answered.answer) == ([CallOutcome.OK], "Zavrazhye")
+    stubborn = run_workflow(prompted_react, SEARCH, SEARCH, " Zavrazhye\nor so", max_calls=1)
+    assert outcomes(stubborn) == [CallOutcome.OK, CallOutcome.REFUSED]
+    assert stubborn.calls[1].observation == LIMIT_REACHED_MESSAGE
     assert texts(stubborn, Author.PROMPT)[1:] == ["Thought:", "Thought:", "Answer:"]
     assert texts(stubborn, Author.POLICY)[-1] == " Zavrazhye\n"  # one line
     assert (stubborn.status, stubborn.answer) == (Status.ANSWERED, "Zavrazhye")
-    silent = play(prompted_react, SEARCH, SEARCH, "\nZavrazhye", max_calls=1)
+    silent = run_workflow(prompted_react, SEARCH, SEARCH, "\nZavrazhye", max_calls=1)
     assert (silent.status, silent.answer) == (Status.NO_ANSWER, None)
 
 
 def test_a_turn_that_is_cut_off_has_an_action_or_nothing() -> None:
     """The answer of a cut turn may not be whole; an action with its arguments is."""
     spent = len(TOKENIZER.encode(ANSWER, add_special_tokens=False))
-    cut = play(prompted_react, ANSWER, turn_tokens=spent - 1)
+    cut = run_workflow(prompted_react, ANSWER, turn_tokens=spent - 1)
     assert (cut.status, cut.answer) == (Status.TRUNCATED, None)
     spent = len(TOKENIZER.encode(SEARCH, add_special_tokens=False))
-    acted = play(prompted_react, SEARCH + " and so on, and so on", "\nAnswer: x", turn_tokens=spent)
+    acted = run_workflow(
+        prompted_react, SEARCH + " and so on, and so on", "\nAnswer: x", turn_tokens=spent
+    )
     assert (acted.status, acted.answer) == (Status.ANSWERED, "x")
     assert texts(acted, Author.TOOL)[0].startswith(f"{END}\n<|im_start|>user\nObservation: about")
 
 
 def test_a_full_context_ends_it() -> None:
-    prompt = len(play(prompted_react, ANSWER).segments[0].ids)
-    found = play(prompted_react, ANSWER, total_tokens=prompt)
+    prompt = len(run_workflow(prompted_react, ANSWER).segments[0].ids)
+    found = run_workflow(prompted_react, ANSWER, total_tokens=prompt)
     assert (found.status, found.answer) == (Status.TRUNCATED, None)
     assert texts(found, Author.POLICY) == []
 
@@ -132,7 +134,7 @@ def test_a_full_context_ends_it() -> None:
 def test_a_base_model_has_the_same_protocol_in_plain_text() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
-    env = ToolEnvironment(get_dialect("autocoa", tokenizer), [search], Limits())
+    env = ToolEnvironment(make_dialect("autocoa", tokenizer), [search], BudgetConfig())
     engine = ScriptedEngine(tokenizer, [f"{SEARCH}\nObservation:", ANSWER])
     found = asyncio.run(prompted_react(TASK, Policy(engine=engine), env, "key"))
     assert found.answer == "Zavrazhye"
@@ -144,8 +146,8 @@ def test_a_base_model_has_the_same_protocol_in_plain_text() -> None:
 
 
 def test_without_tools_it_is_refused() -> None:
-    env = ToolEnvironment(get_dialect("autocoa", TOKENIZER))
-    with pytest.raises(UserError, match="has no tools"):
+    env = ToolEnvironment(make_dialect("autocoa", TOKENIZER))
+    with pytest.raises(UserError, match="the recipe has none"):
         asyncio.run(prompted_react(TASK, Policy(engine=ScriptedEngine(TOKENIZER, [])), env, "key"))
 
 
@@ -157,15 +159,15 @@ WRONG = " I guess.\nAnswer: Oslo"
 
 
 def test_an_answer_that_the_model_finds_right_is_the_only_trial() -> None:
-    found = play(prompted_reflexion, SEARCH, ANSWER, CONTENT)
+    found = run_workflow(prompted_reflexion, SEARCH, ANSWER, CONTENT)
     assert (found.status, found.answer, found.well_formed) == (Status.ANSWERED, "Zavrazhye", True)
     assert found.folds == []
     assert 'check your answer, "Zavrazhye".' in texts(found, Author.PROMPT)[-1]
 
 
 def test_a_wrong_one_is_reflected_on_and_the_next_trial_begins_with_the_note_alone() -> None:
-    found = play(prompted_reflexion, WRONG, NOT_CONTENT, NOTE, SEARCH, ANSWER, CONTENT)
-    first, second = chains(found)
+    found = run_workflow(prompted_reflexion, WRONG, NOT_CONTENT, NOTE, SEARCH, ANSWER, CONTENT)
+    first, second = split_chains(found)
     assert "You found your answer wrong." in first[-2].text
     assert first[-1].text == NOTE + END
     assert NOTE in second[0].text
@@ -175,30 +177,32 @@ def test_a_wrong_one_is_reflected_on_and_the_next_trial_begins_with_the_note_alo
 
 
 def test_a_trial_without_an_answer_is_reflected_on_without_a_verdict() -> None:
-    found = play(prompted_reflexion, SEARCH, SEARCH, "\n", NOTE, ANSWER, CONTENT, max_calls=1)
-    assert "You gave no answer." in chains(found)[0][-2].text
+    found = run_workflow(
+        prompted_reflexion, SEARCH, SEARCH, "\n", NOTE, ANSWER, CONTENT, max_calls=1
+    )
+    assert "You gave no answer." in split_chains(found)[0][-2].text
     assert found.answer == "Zavrazhye"
 
 
 def test_each_trial_has_the_whole_budget() -> None:
     trial = (SEARCH, WRONG, NOT_CONTENT, NOTE)
-    found = play(prompted_reflexion, *trial, *trial, SEARCH, ANSWER, max_calls=1)
-    assert outcomes(found) == [Outcome.OK] * TRIALS
-    assert [len(chain) for chain in chains(found)[:2]] == [10, 10]
-    notes = chains(found)[2][0].text
+    found = run_workflow(prompted_reflexion, *trial, *trial, SEARCH, ANSWER, max_calls=1)
+    assert outcomes(found) == [CallOutcome.OK] * MAX_TRIALS
+    assert [len(chain) for chain in split_chains(found)[:2]] == [10, 10]
+    notes = split_chains(found)[2][0].text
     assert notes.count(NOTE) == 2
     assert found.answer == "Zavrazhye"  # the last one is not judged
 
 
 def test_of_answers_that_the_model_finds_wrong_the_last_is_the_answer() -> None:
     silent = (" Hm.", " Hm.", "\n")
-    found = play(prompted_reflexion, *(WRONG, NOT_CONTENT, NOTE) * 2, *silent, max_calls=1)
+    found = run_workflow(prompted_reflexion, *(WRONG, NOT_CONTENT, NOTE) * 2, *silent, max_calls=1)
     assert (found.status, found.answer) == (Status.ANSWERED, "Oslo")
 
 
 def test_without_room_to_reflect_it_ends() -> None:
-    prompt = len(play(prompted_react, ANSWER).segments[0].ids)
-    found = play(prompted_reflexion, SEARCH, total_tokens=prompt + 20)
+    prompt = len(run_workflow(prompted_react, ANSWER).segments[0].ids)
+    found = run_workflow(prompted_reflexion, SEARCH, total_tokens=prompt + 20)
     assert (found.status, found.answer, found.folds) == (Status.TRUNCATED, None, [])
 
 
@@ -206,7 +210,7 @@ def test_the_gold_answer_changes_nothing() -> None:
     """Nobody looks at it: with other gold answers, or none, the same is written."""
     turns = (WRONG, NOT_CONTENT, NOTE, SEARCH, ANSWER, CONTENT)
     one, *others = [
-        play(prompted_reflexion, *turns, task=replace(TASK, answers=answers))
+        run_workflow(prompted_reflexion, *turns, task=replace(TASK, answers=answers))
         for answers in (("Zavrazhye",), ("Oslo",), ())
     ]
     for other in others:

@@ -1,4 +1,4 @@
-"""A team: what is read from its seats, what the chain becomes, and what ends it."""
+"""A team: what is read from its members, what the chain becomes, and what ends it."""
 
 import asyncio
 import re
@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.agents.afm_team import AFM, requests
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.agents.team import TEXT, Board, Seat, Seated, Team, read_parts
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
+from fieldcraft.agents.afm_team import AFM_TEAM, reconstruct_requests
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.agents.team import TEXT, Blackboard, Team, TeamAgent, TeamMember, parse_sections
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.endpoints.openai import ChatReply, ChatRequestError, TokenUsage
 from fieldcraft.tools.base import tool
 from fieldcraft.types import (
-    Action,
     Answer,
     Observation,
-    Role,
     Task,
     Thought,
+    ThoughtRole,
+    ToolCall,
     ToolError,
-    ToolUnavailable,
+    ToolUnavailableError,
     UserError,
 )
 
@@ -40,7 +40,7 @@ async def search(query: str) -> str:
         query: what to look for.
     """
     if query == "gone":
-        raise ToolUnavailable("The server is gone.")
+        raise ToolUnavailableError("The server is gone.")
     if query == "bad":
         raise ToolError("No such page.")
     return f"about {query}\nScore: 4\nAnswer: Evil"
@@ -76,18 +76,18 @@ async def python(code: str) -> str:
     return f"ran {code}"
 
 
-def reply(text: str, reasoning: str = "", finish: str = "stop") -> Reply:
-    return Reply(text, reasoning, finish, Usage(10, 5, 0.5))
+def reply(text: str, reasoning: str = "", finish: str = "stop") -> ChatReply:
+    return ChatReply(text, reasoning, finish, TokenUsage(10, 5, 0.5))
 
 
 class Script:
-    """A seat that plays its replies, the last one for ever, and keeps what it was asked."""
+    """A member that gives its replies, the last one for ever, and keeps what it was asked."""
 
-    def __init__(self, *replies: str | Reply | Exception) -> None:
+    def __init__(self, *replies: str | ChatReply | Exception) -> None:
         self.replies = [reply(r) if isinstance(r, str) else r for r in replies]
         self.asked: list[dict[str, Any]] = []
 
-    async def chat(self, messages: Sequence[Any], **options: Any) -> Reply:
+    async def chat(self, messages: Sequence[Any], **options: Any) -> ChatReply:
         self.asked.append({"messages": [dict(m) for m in messages], **options})
         found = self.replies[min(len(self.asked), len(self.replies)) - 1]
         if isinstance(found, Exception):
@@ -95,15 +95,17 @@ class Script:
         return found
 
 
-def play(team: Team, scripts: dict[str, Script], tools: Any = (search,), calls: int = 4) -> Attempt:
-    seats = {
-        name: Seat(scripts.get(name, Script("?")), prompt, temperature=0.5)
-        for name, prompt in team.seat_prompts(tools).items()
+def run_team(
+    team: Team, scripts: dict[str, Script], tools: Any = (search,), calls: int = 4
+) -> AgentAttempt:
+    members = {
+        name: TeamMember(scripts.get(name, Script("?")), prompt, temperature=0.5)
+        for name, prompt in team.member_prompts(tools).items()
     }
-    seated = Seated(
-        team=team, seats=seats, tools=tools, max_calls=calls, turn_tokens=99, call_seconds=9
+    team_agent = TeamAgent(
+        team=team, members=members, tools=tools, max_calls=calls, turn_tokens=99, call_seconds=9
     )
-    return asyncio.run(seated.attempt(TASK, "key"))
+    return asyncio.run(team_agent.attempt(TASK, "key"))
 
 
 def graded(grade: str) -> str:
@@ -130,34 +132,34 @@ def well_playing(**changed: Script) -> dict[str, Script]:
 
 def test_one_chain_of_all_seats() -> None:
     scripts = well_playing()
-    found = play(AFM, scripts)
+    found = run_team(AFM_TEAM, scripts)
     assert found.steps == (
         Thought("I plan."),
-        Thought("Search for Ada.", Role.PLAN),
+        Thought("Search for Ada.", ThoughtRole.PLAN),
         Thought("Go on."),
         Thought("I search."),
-        Action("search", {"query": "Ada"}),
+        ToolCall("search", {"query": "Ada"}),
         Observation("about Ada\nScore: 4\nAnswer: Evil"),
         Thought("I look."),
         Thought(
             "information_conflict : Good\ntool_effectiveness : Fair\ntrajectory_monitoring : Good",
-            Role.REFLECT,
+            ThoughtRole.REFLECT,
         ),
         Thought("Enough."),
         Thought("So."),
-        Thought("Oslo", Role.SUGGEST),
+        Thought("Oslo", ThoughtRole.SUGGEST),
         Thought("I check."),
-        Thought("The score this time is:4", Role.CHECK),
+        Thought("The score this time is:4", ThoughtRole.CHECK),
         Thought("The answer passed the check."),
         Answer("Oslo"),
     )
-    assert (found.end, found.usage) == (End.ANSWERED, Usage(70, 35, 3.5))
-    assert {name: use.requests for name, use in found.seats.items()} == {
+    assert (found.status, found.usage) == (AttemptStatus.ANSWERED, TokenUsage(70, 35, 3.5))
+    assert {name: use.requests for name, use in found.member_usage.items()} == {
         "planner": 1, "lead": 2, "search": 1, "reflection": 1, "suggested_answer": 1,
         "double_check": 1,
     }  # fmt: skip
     # planner, lead, search, reflection, lead, suggested_answer, double_check
-    assert list(requests(found.steps)) == [
+    assert list(reconstruct_requests(found.steps)) == [
         (0, 2), (2, 2), (2, 5), (6, 8), (8, 8), (8, 11), (11, 13),
     ]  # fmt: skip
     [message] = scripts["double_check"].asked[0]["messages"]
@@ -169,7 +171,7 @@ def test_one_chain_of_all_seats() -> None:
     seeds = [asked["seed"] for script in scripts.values() for asked in script.asked]
     assert len(set(seeds)) == 7
     again = well_playing()
-    play(AFM, again)
+    run_team(AFM_TEAM, again)
     assert [asked["seed"] for script in again.values() for asked in script.asked] == seeds
 
 
@@ -195,15 +197,15 @@ def test_chains_obey_the_grammar(
 ) -> None:
     for script in changed.values():
         script.asked.clear()
-    found = play(AFM, well_playing(**changed), calls=calls)
-    assert found.end is End.ANSWERED
+    found = run_team(AFM_TEAM, well_playing(**changed), calls=calls)
+    assert found.status is AttemptStatus.ANSWERED
     roles = [step.role for step in found.steps if isinstance(step, Thought)]
-    assert (roles.count(Role.PLAN), roles.count(Role.CHECK)) == (plans, checks)
-    made = sum(seat.requests for seat in found.seats.values())
-    asks_the_lead = sum(isinstance(s, Action) for s in found.steps) < calls  # before it answers
-    assert len(list(requests(found.steps))) == made + (not asks_the_lead)
+    assert (roles.count(ThoughtRole.PLAN), roles.count(ThoughtRole.CHECK)) == (plans, checks)
+    made = sum(member.requests for member in found.member_usage.values())
+    asks_the_lead = sum(isinstance(s, ToolCall) for s in found.steps) < calls  # before it answers
+    assert len(list(reconstruct_requests(found.steps))) == made + (not asks_the_lead)
     for name in ("afm-web", "afm-mhqa", "afm"):
-        dialect = get_dialect(name, tiny_tokenizer())
+        dialect = make_dialect(name, tiny_tokenizer())
         encoded = encode_demonstration(TASK, found.steps, dialect, [])
         assert (encoded.well_formed, encoded.answer) == (True, "Oslo")
 
@@ -214,26 +216,28 @@ def test_a_team_with_pages_and_programs() -> None:
         crawl_page=Script("Thought: x\nUrl: http://a.b"),
         python=Script("Thought: x\n**Code:**\n```python\nprint('Query: x')\n```"),
     )
-    found = play(AFM, scripts, tools=(search, crawl_page, python))
-    assert [step for step in found.steps if isinstance(step, Action)] == [
-        Action("crawl_page", {"url": "http://a.b"}),
-        Action("python", {"code": "print('Query: x')"}),
+    found = run_team(AFM_TEAM, scripts, tools=(search, crawl_page, python))
+    assert [step for step in found.steps if isinstance(step, ToolCall)] == [
+        ToolCall("crawl_page", {"url": "http://a.b"}),
+        ToolCall("python", {"code": "print('Query: x')"}),
     ]
-    encoded = encode_demonstration(TASK, found.steps, get_dialect("afm", tiny_tokenizer()), [])
+    encoded = encode_demonstration(TASK, found.steps, make_dialect("afm", tiny_tokenizer()), [])
     assert (encoded.well_formed, encoded.answer, len(encoded.calls)) == (True, "Oslo", 2)
 
 
 def test_an_argument_that_is_no_text_is_json() -> None:
     next_one = Script("Thought: x\nNext: year", "Thought: x\nNext: answer")
     scripts = well_playing(lead=next_one, year=Script("Thought: x\nNumber: 1905"))
-    found = play(AFM, scripts, tools=(year,))
+    found = run_team(AFM_TEAM, scripts, tools=(year,))
     assert found.steps[4:6] == (
-        Action("year", {"number": 1905}), Observation("In 1905 nothing happened."),
+        ToolCall("year", {"number": 1905}), Observation("In 1905 nothing happened."),
     )  # fmt: skip
     next_one.asked.clear()
-    found = play(AFM, scripts | {"year": Script("Thought: x\nNumber: long ago")}, tools=(year,))
-    assert (found.end, found.detail) == (
-        End.MALFORMED, "the seat 'year': the part 'Number:' is not JSON",
+    found = run_team(
+        AFM_TEAM, scripts | {"year": Script("Thought: x\nNumber: long ago")}, tools=(year,)
+    )
+    assert (found.status, found.detail) == (
+        AttemptStatus.MALFORMED, "the team member 'year': the part 'Number:' is not JSON",
     )  # fmt: skip
 
 
@@ -243,64 +247,69 @@ def test_an_argument_that_is_no_text_is_json() -> None:
 def test_prose_in_place_of_a_score_is_asked_for_once_more() -> None:
     prose = "Thought: I check.\nIt is good."
     scripts = well_playing(double_check=Script(prose, "Thought: I check.\nScore: 4"))
-    assert play(AFM, scripts).end is End.ANSWERED
+    assert run_team(AFM_TEAM, scripts).status is AttemptStatus.ANSWERED
     second = scripts["double_check"].asked[1]["messages"]
     assert [m["role"] for m in second] == ["user", "assistant", "user"]
     assert second[2]["content"] == "There is no part 'Score:'. Write all parts again."
-    found = play(AFM, well_playing(double_check=Script(prose)))
-    assert (found.end, found.failed) == (End.MALFORMED, False)
-    assert found.detail == "the seat 'double_check': There is no part 'Score:'"
-    assert found.steps[-1] == Thought("Oslo", Role.SUGGEST)
-    assert found.seats["double_check"].requests == 2
-    found = play(AFM, well_playing(double_check=Script("Thought: I check.\nScore: high")))
+    found = run_team(AFM_TEAM, well_playing(double_check=Script(prose)))
+    assert (found.status, found.failed) == (AttemptStatus.MALFORMED, False)
+    assert found.detail == "the team member 'double_check': There is no part 'Score:'"
+    assert found.steps[-1] == Thought("Oslo", ThoughtRole.SUGGEST)
+    assert found.member_usage["double_check"].requests == 2
+    found = run_team(AFM_TEAM, well_playing(double_check=Script("Thought: I check.\nScore: high")))
     assert found.detail.endswith("The part 'Score:' must be one of 1, 2, 3, 4")
 
 
 def test_an_endpoint_that_dies_ends_the_attempt_with_its_seat() -> None:
-    found = play(AFM, well_playing(reflection=Script(EndpointError("status 500"))))
-    assert (found.end, found.detail, found.failed) == (
-        End.REQUEST_FAILED, "the seat 'reflection': status 500", True,
+    found = run_team(AFM_TEAM, well_playing(reflection=Script(ChatRequestError("status 500"))))
+    assert (found.status, found.detail, found.failed) == (
+        AttemptStatus.REQUEST_FAILED, "the team member 'reflection': status 500", True,
     )  # fmt: skip
     assert isinstance(found.steps[-1], Observation)
-    assert found.seats["planner"].usage == Usage(10, 5, 0.5)  # what was paid counts
-    assert (found.seats["reflection"].requests, found.usage) == (1, Usage(30, 15, 1.5))
+    assert found.member_usage["planner"].usage == TokenUsage(10, 5, 0.5)  # what was paid counts
+    assert (found.member_usage["reflection"].requests, found.usage) == (1, TokenUsage(30, 15, 1.5))
 
 
 def test_other_ends() -> None:
-    found = play(AFM, well_playing(double_check=Script("Thought: No.\nScore: 1")))
-    assert found.end is End.TOO_MANY_PLANS
+    found = run_team(AFM_TEAM, well_playing(double_check=Script("Thought: No.\nScore: 1")))
+    assert found.status is AttemptStatus.TOO_MANY_PLANS
     assert found.answer is None
-    found = play(AFM, well_playing(search=Script("Thought: x\nQuery: gone")))
-    assert (found.end, found.detail, found.failed) == (
-        End.TOOL_FAILED, "The server is gone.", True,
+    found = run_team(AFM_TEAM, well_playing(search=Script("Thought: x\nQuery: gone")))
+    assert (found.status, found.detail, found.failed) == (
+        AttemptStatus.TOOL_FAILED, "The server is gone.", True,
     )  # fmt: skip
-    found = play(AFM, well_playing(planner=Script(reply("Thought: I pl", finish="length"))))
-    assert (found.end, found.detail) == (End.CUT, "the seat 'planner'")
+    found = run_team(
+        AFM_TEAM, well_playing(planner=Script(reply("Thought: I pl", finish="length")))
+    )
+    assert (found.status, found.detail) == (AttemptStatus.TRUNCATED, "the team member 'planner'")
 
 
-def acting(board: Callable[[Board], Any]) -> Team:
+def acting(board: Callable[[Blackboard], Any]) -> Team:
     return Team({"solo": "You are alone."}, board)
 
 
 def test_a_program_that_asks_too_much() -> None:
-    async def many(board: Board) -> None:
+    async def many(board: Blackboard) -> None:
         for _ in range(9):
             await board.act("search", query="x")
 
-    found = play(acting(many), {}, calls=2)
-    assert (found.end, len(found.steps)) == (End.TOO_MANY, 4)
+    found = run_team(acting(many), {}, calls=2)
+    assert (found.status, len(found.steps)) == (AttemptStatus.TOO_MANY_CALLS, 4)
 
-    async def nothing(board: Board) -> None:
+    async def nothing(board: Blackboard) -> None:
         board.write("Hm.")
 
-    found = play(acting(nothing), {})
-    assert (found.end, found.detail) == (End.MALFORMED, "the team ended without an answer")
+    found = run_team(acting(nothing), {})
+    assert (found.status, found.detail) == (
+        AttemptStatus.MALFORMED,
+        "the team ended without an answer",
+    )
 
-    async def stranger(board: Board) -> None:
+    async def stranger(board: Blackboard) -> None:
         await board.ask("boss", plan=TEXT)
 
-    with pytest.raises(UserError, match=r"'boss', which it does not have: .* one of solo, search"):
-        play(acting(stranger), {})
+    with pytest.raises(UserError, match=r"no member 'boss': .* one of solo, search"):
+        run_team(acting(stranger), {})
 
 
 # -- parts -------------------------------------------------------------------------------------
@@ -322,8 +331,8 @@ def test_a_program_that_asks_too_much() -> None:
         (reply("a plan: b"), "There is no part 'Thought:'"),
     ],
 )
-def test_what_is_read_from_a_reply(written: Reply, said: object) -> None:
-    assert read_parts(written, {"thought": TEXT, "plan": TEXT}) == said
+def test_what_is_read_from_a_reply(written: ChatReply, said: object) -> None:
+    assert parse_sections(written, {"thought": TEXT, "plan": TEXT}) == said
 
 
 @pytest.mark.parametrize(
@@ -341,7 +350,7 @@ def test_what_is_read_from_a_reply(written: Reply, said: object) -> None:
     ],
 )
 def test_choices(value: str, choice: str | None) -> None:
-    read = read_parts(reply(f"Next: {value}"), {"next": ["4", "search", "search_more"]})
+    read = parse_sections(reply(f"Next: {value}"), {"next": ["4", "search", "search_more"]})
     expected = "The part 'Next:' must be one of 4, search, search_more"
     assert read == ({"next": choice} if choice else expected)
 
@@ -362,8 +371,8 @@ def test_the_team_of_the_document_writes_what_the_code_agent_writes() -> None:
         "reviewer": Script("Review: Not yet.\nVerdict: again", "Review: Fine.\nVerdict: done"),
         "writer": Script("Thought: So.\nAnswer: 42"),
     }
-    found = play(names["code_team"], scripts, tools=(python,))
-    assert found.end is End.ANSWERED
-    dialect = get_dialect("afm-code", tiny_tokenizer())
+    found = run_team(names["code_team"], scripts, tools=(python,))
+    assert found.status is AttemptStatus.ANSWERED
+    dialect = make_dialect("afm-code", tiny_tokenizer())
     encoded = encode_demonstration(TASK, found.steps, dialect, [])
     assert (encoded.well_formed, encoded.answer, len(encoded.calls)) == (True, "42", 2)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from fieldcraft.algos.advantages import (
     EPSILON,
-    deviation,
+    discounted_returns,
     gae,
-    mean_of_group,
-    mean_of_others,
-    returns_to_go,
+    group_mean_baseline,
+    group_std,
+    leave_one_out_baseline,
     whiten,
 )
 
@@ -22,29 +22,29 @@ some_floats = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 
 
 def test_the_mean_of_the_group() -> None:
-    assert mean_of_group([1.0, 0.0, 0.0, 1.0, 1.0]) == [0.6] * 5
-    assert mean_of_group([0.3, 0.3, 0.3]) == [0.3] * 3  # exactly: equal rewards teach nothing
+    assert group_mean_baseline([1.0, 0.0, 0.0, 1.0, 1.0]) == [0.6] * 5
+    assert group_mean_baseline([0.3, 0.3, 0.3]) == [0.3] * 3  # exactly: equal rewards teach nothing
 
 
 def test_the_mean_of_the_others() -> None:
     # of 1, 0, 0, 3: what is left of the sum of 4, over 3
-    assert mean_of_others([1.0, 0.0, 0.0, 3.0]) == pytest.approx([1.0, 4 / 3, 4 / 3, 1 / 3])
-    assert mean_of_others([0.7]) == [0.7]
+    assert leave_one_out_baseline([1.0, 0.0, 0.0, 3.0]) == pytest.approx([1.0, 4 / 3, 4 / 3, 1 / 3])
+    assert leave_one_out_baseline([0.7]) == [0.7]
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
 def test_leaving_one_out_stretches_the_distance_from_the_mean(rewards: list[float]) -> None:
     """r - mean of the others = G / (G - 1) times (r - mean of all)."""
     size = len(rewards)
-    out = np.subtract(rewards, mean_of_others(rewards))
-    centred = np.subtract(rewards, mean_of_group(rewards))
+    out = np.subtract(rewards, leave_one_out_baseline(rewards))
+    centred = np.subtract(rewards, group_mean_baseline(rewards))
     np.testing.assert_allclose(out, centred * size / (size - 1), atol=1e-9)
 
 
 def test_the_deviation_is_that_of_the_population() -> None:
     # mean 2, squared distances 4, 0, 4: variance 8 / 3 over the group, not 8 / 2
-    assert deviation([0.0, 2.0, 4.0]) == pytest.approx((8 / 3) ** 0.5 + EPSILON)
-    assert deviation([1.0, 1.0]) == EPSILON
+    assert group_std([0.0, 2.0, 4.0]) == pytest.approx((8 / 3) ** 0.5 + EPSILON)
+    assert group_std([1.0, 1.0]) == EPSILON
 
 
 # -- generalised advantage estimation -----------------------------------------------------------
@@ -66,15 +66,15 @@ def test_gae_at_its_two_ends() -> None:
 
 
 def test_returns_to_go() -> None:
-    assert returns_to_go(np.array([1.0, 2.0, 4.0])).tolist() == [7, 6, 4]
-    assert returns_to_go(np.array([1.0, 2.0, 4.0]), gamma=0.5).tolist() == [3, 4, 4]
-    assert returns_to_go(np.zeros(0)).size == 0
+    assert discounted_returns(np.array([1.0, 2.0, 4.0])).tolist() == [7, 6, 4]
+    assert discounted_returns(np.array([1.0, 2.0, 4.0]), gamma=0.5).tolist() == [3, 4, 4]
+    assert discounted_returns(np.zeros(0)).size == 0
 
 
 @given(some_floats, st.floats(0.1, 1), st.floats(0, 1))
 def test_perfect_values_leave_no_advantage(rewards: list[float], gamma: float, lam: float) -> None:
     given_T = np.array(rewards)
-    values_T = returns_to_go(given_T, gamma)
+    values_T = discounted_returns(given_T, gamma)
     np.testing.assert_allclose(gae(given_T, values_T, gamma=gamma, lam=lam), 0, atol=1e-9)
 
 

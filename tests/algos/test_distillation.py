@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fieldcraft.algos import distillation
-from fieldcraft.algos.distillation import Distillation, reverse_kl, sampled_advantages
-from fieldcraft.algos.losses import Surrogate, TokenBatch
+from fieldcraft.algos.distillation import DistillationLoss, compute_teacher_advantages, reverse_kl
+from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
 
 STUDENT = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]).log()
 TEACHER = torch.tensor([[0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]).log()
@@ -89,7 +89,7 @@ def test_words_that_only_one_output_layer_has_do_not_count() -> None:
 def test_the_gradient_is_that_of_the_direct_formula(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distillation, "CHUNK", chunk)
+    monkeypatch.setattr(distillation, "MAX_CHUNK_ELEMENTS", chunk)
     student, plain = (random_logits(0).requires_grad_() for _ in range(2))
     teacher = random_logits(1)
     factor_T = torch.arange(1.0, 6, dtype=torch.float64)
@@ -108,7 +108,7 @@ def test_the_gradient_of_top_k_against_finite_differences(top_k: int | None) -> 
 @pytest.mark.parametrize("top_k", [2, None])
 def test_equal_models_have_no_loss_and_no_gradient_at_all(top_k: int | None) -> None:
     student = random_logits(4).float().requires_grad_()
-    loss, metrics = Distillation(surrogate=Surrogate())(
+    loss, metrics = DistillationLoss(policy_loss=PolicyGradientLoss())(
         batch_of(student, student.detach().clone(), top_k=top_k), 15.0
     )
     loss.backward()
@@ -121,7 +121,9 @@ def test_equal_models_have_no_loss_and_no_gradient_at_all(top_k: int | None) -> 
 
 
 def test_the_loss_is_the_weighted_kl_over_the_total() -> None:
-    loss, metrics = Distillation(surrogate=Surrogate())(batch_of(STUDENT, TEACHER), 4.0)
+    loss, metrics = DistillationLoss(policy_loss=PolicyGradientLoss())(
+        batch_of(STUDENT, TEACHER), 4.0
+    )
     expected = 1 * 0.25 * math.log(2) / 4  # the second token, of weight 2, has no KL
     assert loss.item() == pytest.approx(expected)
     assert metrics["loss"].item() == metrics["teacher_kl"].item() == pytest.approx(expected)
@@ -129,7 +131,9 @@ def test_the_loss_is_the_weighted_kl_over_the_total() -> None:
 
 def test_advantages_of_rewards_stand_beside_the_kl() -> None:
     """On policy the gain is the advantage: the weights are 1 and 2."""
-    loss, metrics = Distillation(surrogate=Surrogate())(batch_of(STUDENT, TEACHER, 0.5), 4.0)
+    loss, metrics = DistillationLoss(policy_loss=PolicyGradientLoss())(
+        batch_of(STUDENT, TEACHER, 0.5), 4.0
+    )
     kl = 0.25 * math.log(2) / 4
     assert loss.item() == pytest.approx(kl - 3 * 0.5 / 4)
     assert metrics["teacher_kl"].item() == pytest.approx(kl)
@@ -139,7 +143,9 @@ def test_advantages_of_rewards_stand_beside_the_kl() -> None:
 
 
 def test_a_sampled_advantage_is_the_log_ratio_within_limits() -> None:
-    found = sampled_advantages(np.array([-1.0, -2.0, -50.0, 0.0]), np.array([-3.0, -0.5, 0, -50]))
+    found = compute_teacher_advantages(
+        np.array([-1.0, -2.0, -50.0, 0.0]), np.array([-3.0, -0.5, 0, -50])
+    )
     assert found.tolist() == [-2.0, 1.5, 20.0, -20.0]
 
 
@@ -147,7 +153,7 @@ def test_sampled_tokens_expect_what_the_whole_vocabulary_says() -> None:
     """Over all words, each as often as the student writes it: the KL and its gradient."""
     student, teacher = random_logits(5, 1).requires_grad_(), random_logits(6, 1)
     logp_V, logq_V = student.log_softmax(-1)[0], teacher.log_softmax(-1)[0]
-    advantages = sampled_advantages(logp_V.detach().numpy(), logq_V.numpy())
+    advantages = compute_teacher_advantages(logp_V.detach().numpy(), logq_V.numpy())
     p_V, advantage_V = logp_V.exp().detach(), torch.tensor(advantages)
     kl = reverse_kl(student, teacher).sum()
     assert (p_V * advantage_V).sum().item() == pytest.approx(-kl.item())

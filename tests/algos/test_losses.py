@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fieldcraft.algos.logprobs import logp_and_entropy
 from fieldcraft.algos.losses import (
-    Contrastive,
-    CrossEntropy,
-    Objective,
-    Surrogate,
+    ContrastiveLoss,
+    CrossEntropyLoss,
+    LossFunction,
+    PolicyGradientLoss,
     TokenBatch,
     ValueBatch,
     ValueLoss,
@@ -41,7 +41,7 @@ def tokens(logp: list[float], **fields: Any) -> TokenBatch:
 
 
 def value_and_gradient(
-    objective: Objective, batch: TokenBatch, total: float
+    objective: LossFunction, batch: TokenBatch, total: float
 ) -> tuple[float, list[float]]:
     loss, _ = objective(batch, total)
     loss.backward()
@@ -55,7 +55,7 @@ def value_and_gradient(
 
 def test_cross_entropy_is_the_weighted_sum_over_the_total_of_the_step() -> None:
     batch = tokens([-1.0, -2.0, -4.0], weight_T=[1.0, 0.0, 0.5])
-    loss, gradient = value_and_gradient(CrossEntropy(), batch, total=10.0)
+    loss, gradient = value_and_gradient(CrossEntropyLoss(), batch, total=10.0)
     assert loss == pytest.approx((1.0 + 2.0) / 10)
     assert gradient == pytest.approx([-0.1, 0.0, -0.05])
 
@@ -66,7 +66,7 @@ def test_cross_entropy_is_the_weighted_sum_over_the_total_of_the_step() -> None:
 def test_contrastive_of_one_pair() -> None:
     # P_chosen = (-1 - 3) / 2 = -2, P_rejected = -2.5: L = -log sigmoid(0.5) + 0.2 * 2
     batch = tokens([-1.0, -3.0, -2.5], seq_T=[0, 0, 1])
-    loss, gradient = value_and_gradient(Contrastive(alpha=0.2), batch, total=1.0)
+    loss, gradient = value_and_gradient(ContrastiveLoss(alpha=0.2), batch, total=1.0)
     pull = 1 / (1 + math.exp(0.5))  # d/dx of -log sigmoid(x) is -(1 - sigmoid(x))
     assert loss == pytest.approx(math.log(1 + math.exp(-0.5)) + 0.4)
     assert gradient == pytest.approx([-(pull + 0.2) / 2, -(pull + 0.2) / 2, pull])
@@ -74,7 +74,7 @@ def test_contrastive_of_one_pair() -> None:
 
 def test_contrastive_is_the_mean_over_the_pairs_of_the_step() -> None:
     batch = tokens([-1.0, -2.0, -3.0, -1.0], seq_T=[0, 1, 2, 3])
-    loss, metrics = Contrastive(alpha=0.0)(batch, 4.0)  # two of the four pairs of the step
+    loss, metrics = ContrastiveLoss(alpha=0.0)(batch, 4.0)  # two of the four pairs of the step
     assert loss.item() == pytest.approx((math.log(1 + math.e**-1) + math.log(1 + math.e**2)) / 4)
     assert {k: v.item() for k, v in metrics.items()} == pytest.approx(
         {
@@ -103,7 +103,7 @@ def test_contrastive_is_the_mean_over_the_pairs_of_the_step() -> None:
 )
 def test_clipping(ratio: float, advantage: float, loss: float, slope: float) -> None:
     batch = tokens([-1.0], old_logp_T=[-1.0 - math.log(ratio)], advantage_T=[advantage])
-    objective = Surrogate(clip_low=0.2, clip_high=0.4)
+    objective = PolicyGradientLoss(clip_low=0.2, clip_high=0.4)
     assert value_and_gradient(objective, batch, 1.0) == (
         pytest.approx(loss),
         [pytest.approx(slope)],
@@ -114,7 +114,7 @@ def test_what_the_surrogate_reports() -> None:
     old = [-1.0 - math.log(ratio) for ratio in (1.5, 1.0, 0.5)]
     told = {"weight_T": [1.0, 1.0, 0.0], "entropy_T": [math.log(4)] * 3}
     batch = tokens([-1.0, -1.0, -1.0], old_logp_T=old, **told)
-    _, metrics = Surrogate()(batch, 2.0)
+    _, metrics = PolicyGradientLoss()(batch, 2.0)
     assert {k: v.item() for k, v in metrics.items()} == pytest.approx(
         {
             "loss": -(1.2 + 1.0) / 2,
@@ -129,7 +129,7 @@ def test_what_the_surrogate_reports() -> None:
 
 def test_kl_to_the_reference_is_k3() -> None:
     batch = tokens([-1.0], ref_logp_T=[-1.5], advantage_T=[0.0])
-    loss, gradient = value_and_gradient(Surrogate(kl_coef=0.1), batch, 1.0)
+    loss, gradient = value_and_gradient(PolicyGradientLoss(kl_coef=0.1), batch, 1.0)
     assert loss == pytest.approx(0.1 * (math.exp(-0.5) + 0.5 - 1))
     assert gradient == pytest.approx([0.1 * (1 - math.exp(-0.5))])
 
@@ -139,7 +139,7 @@ def test_entropy_is_rewarded() -> None:
     _, entropy_T = logp_and_entropy(logits_TV, torch.tensor([0]))
     batch = tokens([-1.0], advantage_T=[0.0])
     batch = TokenBatch(**{f: getattr(batch, f) for f in batch.__slots__} | {"entropy_T": entropy_T})
-    loss, _ = Surrogate(entropy_coef=0.5)(batch, 1.0)
+    loss, _ = PolicyGradientLoss(entropy_coef=0.5)(batch, 1.0)
     p = 1 / (1 + math.exp(-2.0))
     assert loss.item() == pytest.approx(0.5 * (p * math.log(p) + (1 - p) * math.log(1 - p)))
     loss.backward()
@@ -153,7 +153,7 @@ def test_importance_between_trainer_and_sampler_is_truncated(
 ) -> None:
     sampled = -1.0 - math.log(old_over_sampled)
     batch = tokens([-1.0], old_logp_T=[-1.0], sampled_logp_T=[sampled], advantage_T=[3.0])
-    loss, gradient = value_and_gradient(Surrogate(importance_cap=2.0), batch, 1.0)
+    loss, gradient = value_and_gradient(PolicyGradientLoss(importance_cap=2.0), batch, 1.0)
     assert loss == pytest.approx(-3.0 * importance)
     assert gradient == pytest.approx([-3.0 * importance])
 
@@ -172,7 +172,7 @@ def test_a_sequence_has_one_ratio_and_every_token_its_gradient() -> None:
         weight_T=[0.5, 0.5, 1.0],
         advantage_T=[2.0, 2.0, -1.0],
     )
-    objective = Surrogate(ratio="sequence", clip_low=0.2, clip_high=0.4)
+    objective = PolicyGradientLoss(ratio="sequence", clip_low=0.2, clip_high=0.4)
     loss, gradient = value_and_gradient(objective, batch, 2.0)
     s = 1.43**0.5
     assert loss == pytest.approx((-2 * s + 0.8) / 2)
@@ -181,7 +181,7 @@ def test_a_sequence_has_one_ratio_and_every_token_its_gradient() -> None:
 
 def test_tokens_without_a_weight_are_no_part_of_their_sequences_ratio() -> None:
     batch = tokens([-1.0, -1.0], old_logp_T=log(1.1, 9.0), weight_T=[1.0, 0.0])
-    loss, _ = value_and_gradient(Surrogate(ratio="sequence"), batch, 1.0)
+    loss, _ = value_and_gradient(PolicyGradientLoss(ratio="sequence"), batch, 1.0)
     assert loss == pytest.approx(-1.1)
 
 
@@ -197,7 +197,7 @@ def test_cispo_clips_the_weight_and_not_the_gradient(
     ratio: float, advantage: float, weight: float
 ) -> None:
     batch = tokens([-1.0], old_logp_T=log(ratio), advantage_T=[advantage])
-    objective = Surrogate(clip="cispo", clip_low=1.0, clip_high=0.2)
+    objective = PolicyGradientLoss(clip="cispo", clip_low=1.0, clip_high=0.2)
     loss, gradient = value_and_gradient(objective, batch, 1.0)
     assert loss == pytest.approx(weight * advantage)  # logp is -1
     assert gradient == [pytest.approx(-weight * advantage)]
@@ -211,7 +211,7 @@ def test_dual_clip_bounds_what_a_bad_token_can_cost(
     ratio: float, advantage: float, loss: float, slope: float
 ) -> None:
     batch = tokens([-1.0], old_logp_T=log(ratio), advantage_T=[advantage])
-    assert value_and_gradient(Surrogate(dual_clip=3.0), batch, 1.0) == (
+    assert value_and_gradient(PolicyGradientLoss(dual_clip=3.0), batch, 1.0) == (
         pytest.approx(loss),
         [pytest.approx(slope)],
     )
@@ -229,14 +229,14 @@ def test_dual_clip_bounds_what_a_bad_token_can_cost(
 def test_k3_of_a_token_is_at_most_10(delta: float, kl: float, slope: float) -> None:
     """As verl's low_var_kl: one token far from the reference must not be the whole step."""
     batch = tokens([-20.0], ref_logp_T=[-20.0 + delta], advantage_T=[0.0])
-    loss, gradient = value_and_gradient(Surrogate(kl_coef=1.0), batch, 1.0)
+    loss, gradient = value_and_gradient(PolicyGradientLoss(kl_coef=1.0), batch, 1.0)
     assert loss == pytest.approx(kl, rel=1e-5)
     assert gradient == pytest.approx([slope], rel=1e-5)
 
 
 def test_a_log_ratio_is_clamped_at_20() -> None:
     batch = tokens([-1.0, -60.0], old_logp_T=[-60.0, -1.0], ref_logp_T=[-200.0, -1.0])
-    loss, metrics = Surrogate(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
+    loss, metrics = PolicyGradientLoss(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
     assert metrics["ratio"].item() == pytest.approx(math.exp(20), rel=1e-5)
     assert metrics["kl_ref"].item() == pytest.approx(10 + 10)  # 19 and 5e8, see below
     assert math.isfinite(loss.item())
@@ -258,7 +258,7 @@ APART: dict[str, Any] = {
     [("token", [1.2, 0.5, 0.9]), ("sequence", [0.75, 0.75, 0.9])],  # 1.5 * 0.5
 )
 def test_the_truncated_weight_of_tokens_and_of_sequences(level: Any, weights: list[float]) -> None:
-    objective = Surrogate(importance=level, importance_cap=1.2)
+    objective = PolicyGradientLoss(importance=level, importance_cap=1.2)
     _, gradient = value_and_gradient(objective, tokens([-1.0] * 3, **APART), 1.0)
     assert gradient == pytest.approx([-w for w in weights])
 
@@ -277,7 +277,7 @@ def test_the_truncated_weight_of_tokens_and_of_sequences(level: Any, weights: li
 def test_what_the_sampler_meant_otherwise_is_rejected(
     level: Any, low: float, kept: list[int]
 ) -> None:
-    objective = Surrogate(reject=level, reject_low=low, reject_high=1.4, kl_coef=1.0)
+    objective = PolicyGradientLoss(reject=level, reject_low=low, reject_high=1.4, kl_coef=1.0)
     batch = tokens([-1.0] * 3, **APART, ref_logp_T=[-1.0] * 3)
     loss, metrics = objective(batch, 3.0)
     loss.backward()
@@ -299,7 +299,7 @@ def test_llds_holds_up_turns_that_became_less_likely() -> None:
         turn_T=[0, 0, 1, 1, 2, 3],
         advantage_T=[0.0, 0.0, 0.0, 0.0, -1e-9, 0.0],
     )
-    loss, gradient = value_and_gradient(Surrogate(llds_coef=0.2), batch, 6.0)
+    loss, gradient = value_and_gradient(PolicyGradientLoss(llds_coef=0.2), batch, 6.0)
     assert loss == pytest.approx(0.2 * 0.3 / 6, abs=1e-7)
     assert gradient == pytest.approx([-0.2 / 6, 0, 0, 0, 0, 0], abs=1e-7)
 
@@ -310,14 +310,14 @@ def test_llds_holds_up_turns_that_became_less_likely() -> None:
 @pytest.mark.parametrize(
     "objective",
     [
-        Surrogate(),
-        Surrogate(clip_low=3e-4, clip_high=4e-4, ratio="sequence"),
-        Surrogate(clip="cispo", clip_low=1.0, clip_high=4.0),
-        Surrogate(dual_clip=3.0, llds_coef=0.2),
-        Surrogate(importance="sequence", importance_cap=2.0, reject="geometric"),
+        PolicyGradientLoss(),
+        PolicyGradientLoss(clip_low=3e-4, clip_high=4e-4, ratio="sequence"),
+        PolicyGradientLoss(clip="cispo", clip_low=1.0, clip_high=4.0),
+        PolicyGradientLoss(dual_clip=3.0, llds_coef=0.2),
+        PolicyGradientLoss(importance="sequence", importance_cap=2.0, reject="geometric"),
     ],
 )
-def test_on_policy_every_form_is_the_plain_policy_gradient(objective: Surrogate) -> None:
+def test_on_policy_every_form_is_the_plain_policy_gradient(objective: PolicyGradientLoss) -> None:
     """At ratio 1 the gradient is that of -sum w A logp / total: REINFORCE's."""
     fields: dict[str, Any] = {
         "advantage_T": [1.2, 1.2, -0.7, 2.0],
@@ -358,14 +358,16 @@ def test_the_value_loss_gives_nothing_for_moving_far() -> None:
 @pytest.mark.parametrize(
     "objective",
     [
-        CrossEntropy(),
-        Contrastive(),
-        Surrogate(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4),
-        Surrogate(ratio="sequence", clip_high=0.4, importance="sequence", importance_cap=2.0),
-        Surrogate(clip="cispo", llds_coef=0.1, reject="geometric"),
+        CrossEntropyLoss(),
+        ContrastiveLoss(),
+        PolicyGradientLoss(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4),
+        PolicyGradientLoss(
+            ratio="sequence", clip_high=0.4, importance="sequence", importance_cap=2.0
+        ),
+        PolicyGradientLoss(clip="cispo", llds_coef=0.1, reject="geometric"),
     ],
 )
-def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> None:
+def test_what_has_no_weight_gets_exactly_no_gradient(objective: LossFunction) -> None:
     torch.manual_seed(0)
     logits_TV = torch.randn(6, 5, requires_grad=True)
     targets_T = torch.arange(6) % 5

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos.losses import Surrogate, TokenBatch
-from fieldcraft.engine.local.truncation import Cut, keep
+from fieldcraft.algos.losses import PolicyGradientLoss, TokenBatch
+from fieldcraft.engine.local.truncation import TruncationLimits, mask_candidates
 
 WORDS = 8
 HAND = [[0.5, 0.25, 0.15, 0.1]]
@@ -25,17 +25,19 @@ def logits_of(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return first, second, torch.rand(WORDS, WORDS, generator=generator, dtype=torch.float64)
 
 
-def kept(logits: Tensor, top_p: float) -> Tensor:
+def select_candidates(logits: Tensor, top_p: float) -> Tensor:
     """Which tokens the engine keeps, for logits [N, V], in the order of the ids."""
     values, tokens = logits.detach().sort(descending=True)
     n = len(logits)
-    cut = Cut(torch.zeros(n), torch.full((n,), top_p, dtype=torch.float64), torch.zeros(n))
-    among, _ = keep(values, values.logsumexp(-1), cut)
+    cut = TruncationLimits(
+        torch.zeros(n), torch.full((n,), top_p, dtype=torch.float64), torch.zeros(n)
+    )
+    among, _ = mask_candidates(values, values.logsumexp(-1), cut)
     return torch.zeros_like(among).scatter(1, tokens, among)
 
 
 def log_policy(logits: Tensor, top_p: float) -> Tensor:
-    return logits.masked_fill(~kept(logits, top_p), -torch.inf).log_softmax(-1)
+    return logits.masked_fill(~select_candidates(logits, top_p), -torch.inf).log_softmax(-1)
 
 
 def texts(first: Tensor, second: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
@@ -49,7 +51,7 @@ def gradient(value: Tensor, *of: Tensor) -> Tensor:
 
 
 def followed(
-    seed: int, surrogate: Surrogate, *, top_p: float, trained: float, old: float
+    seed: int, surrogate: PolicyGradientLoss, *, top_p: float, trained: float, old: float
 ) -> tuple[Tensor, Tensor]:
     """The exact gradient and the one followed. `trained` is the top_p of the trainer's
     log-probabilities, and `old` that of those which the ratio is taken against; 1 truncates
@@ -88,10 +90,10 @@ def error(exact: Tensor, found: Tensor) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_truncated_distribution_on_both_sides_has_the_exact_gradient(seed: int) -> None:
-    assert error(*followed(seed, Surrogate(), top_p=0.8, trained=0.8, old=0.8)) < 1e-12
+    assert error(*followed(seed, PolicyGradientLoss(), top_p=0.8, trained=0.8, old=0.8)) < 1e-12
 
 
-GSPO = Surrogate(ratio="sequence", clip_low=3e-4, clip_high=4e-4)
+GSPO = PolicyGradientLoss(ratio="sequence", clip_low=3e-4, clip_high=4e-4)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +101,16 @@ GSPO = Surrogate(ratio="sequence", clip_low=3e-4, clip_high=4e-4)
     [
         # The ratio to the sampler is the share of the probability that is kept: less than 1 in the
         # first step already, where nothing has been learnt.
-        pytest.param(Surrogate(), False, 0.1, id="grpo"),
+        pytest.param(PolicyGradientLoss(), False, 0.1, id="grpo"),
         pytest.param(GSPO, False, 0.3, id="gspo"),
-        pytest.param(Surrogate(), True, 0.05, id="recomputed"),
-        pytest.param(Surrogate(importance_cap=5.0), True, 0.1, id="recomputed and weighed"),
+        pytest.param(PolicyGradientLoss(), True, 0.05, id="recomputed"),
+        pytest.param(
+            PolicyGradientLoss(importance_cap=5.0), True, 0.1, id="recomputed and weighed"
+        ),
     ],
 )
 def test_log_probabilities_of_all_tokens_follow_another_gradient(
-    surrogate: Surrogate, recomputed: bool, least: float
+    surrogate: PolicyGradientLoss, recomputed: bool, least: float
 ) -> None:
     for top_p in (0.9, 0.8, 0.6):
         old = 1.0 if recomputed else top_p
@@ -119,8 +123,8 @@ def test_log_probabilities_of_all_tokens_follow_another_gradient(
 def test_by_hand() -> None:
     # 0.5, 0.25, 0.15, 0.1: top_p=0.7 would keep the first two, 0.8 the first three of them.
     logits = torch.tensor(HAND, dtype=torch.float64).log()
-    assert kept(logits, 0.7).tolist() == [[True, True, False, False]]
-    assert kept(logits, 0.8).tolist() == [[True, True, True, False]]
+    assert select_candidates(logits, 0.7).tolist() == [[True, True, False, False]]
+    assert select_candidates(logits, 0.8).tolist() == [[True, True, True, False]]
     logits.requires_grad_()
     policy = log_policy(logits, 0.8).exp()
     assert policy[0].tolist() == pytest.approx([5 / 9, 2.5 / 9, 1.5 / 9, 0])

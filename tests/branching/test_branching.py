@@ -20,15 +20,15 @@ from branching_parts import (
     recorded,
     sampler,
 )
-from fieldcraft.branching.branch import Edit
-from fieldcraft.branching.kept import open_kept
-from fieldcraft.branching.steps import state_after, steps_of
+from fieldcraft.branching.sample_store import open_sample_store
+from fieldcraft.branching.sampler import TrajectoryEdit
+from fieldcraft.branching.steps import split_into_steps, truncate_after_step
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.records.transcript import Entry, Kind, transcript
-from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.sampling import Sampling
+from fieldcraft.records.transcript import EntryKind, TranscriptEntry, build_transcript
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.sampling import SamplingParams
 from fieldcraft.train.batch import to_sample
-from fieldcraft.types import Author, Task, Tool, ToolUnavailable, UserError
+from fieldcraft.types import Author, Task, Tool, ToolUnavailableError, UserError
 from training_parts import FixedTool
 
 # -- prefixes ----------------------------------------------------------------------------------
@@ -37,14 +37,14 @@ from training_parts import FixedTool
 def test_a_state_is_the_record_up_to_its_step() -> None:
     env = environment()
     whole = recorded(env)
-    steps = steps_of(whole, env.dialect)
-    assert [(s.turn, s.end, s.calls, s.is_last) for s in steps] == [
+    steps = split_into_steps(whole, env.dialect)
+    assert [(s.turn_index, s.end_index, s.call_range, s.is_last) for s in steps] == [
         (1, 3, (0, 1), False),
         (3, 5, (1, 2), False),
         (5, 6, (2, 2), True),
     ]
     for number, (segments, calls) in enumerate([(1, 0), (3, 1), (5, 2), (6, 2)]):
-        state = state_after(whole, steps, number)
+        state = truncate_after_step(whole, steps, number)
         assert state.segments == whole.segments[:segments]
         assert state.calls == whole.calls[:calls]
         assert (state.answer, state.rewards) == (None, {})
@@ -59,7 +59,7 @@ def test_continuations_begin_with_the_record_id_for_id() -> None:
         assert [s.ids for s in sample.segments[:3]] == begin
         assert [call.arguments["query"] for call in sample.calls] == ["film", "director"]
     assert found.edited == []
-    assert found.gain is None
+    assert found.edit_gain is None
     assert whole.segments == recorded(env).segments  # nothing has grown
 
 
@@ -69,7 +69,7 @@ def test_calls_before_a_step_count() -> None:
     whole = recorded(env)
 
     class Searching(Reader):
-        async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Any:
+        async def generate(self, ids: Sequence[int], sampling: SamplingParams, session: str) -> Any:
             text = TOKENIZER.decode(list(ids))
             self.turns = [answer("Northport") if "limit of calls" in text else FIRST]
             self._played = {}
@@ -84,8 +84,8 @@ def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
     env = environment(max_calls=1, at_limit="answer")
     whole = recorded(env)
     assert whole.forced
-    steps = steps_of(whole, env.dialect)
-    assert [(s.turn, s.end, s.calls, s.is_last) for s in steps] == [
+    steps = split_into_steps(whole, env.dialect)
+    assert [(s.turn_index, s.end_index, s.call_range, s.is_last) for s in steps] == [
         (1, 3, (0, 1), False),
         (3, 5, (1, 2), False),
         (6, 7, (2, 2), True),
@@ -94,7 +94,7 @@ def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
         assert sample.forced
         assert sample.segments[:6] == whole.segments[:6]
         assert sample.answer in ("Northport", "Southport")
-    begun = branch(env, whole, 3, Edit("thought", "I know."), samples=2)
+    begun = branch(env, whole, 3, TrajectoryEdit("thought", "I know."), samples=2)
     assert [(s.forced, s.answer) for s in begun.edited] == 2 * [(False, "Northport")]
 
 
@@ -102,8 +102,8 @@ def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
     env = environment(turn_tokens=12, at_limit="answer")
     whole = recorded(env)
     assert [s.author.value for s in whole.segments] == ["prompt", "policy", "prompt", "policy"]
-    [step] = steps_of(whole, env.dialect)
-    assert (step.end, step.is_last) == (4, True)
+    [step] = split_into_steps(whole, env.dialect)
+    assert (step.end_index, step.is_last) == (4, True)
     [sample] = branch(env, whole, 0, samples=1).original
     assert [s.author.value for s in sample.segments] == ["prompt", "policy", "prompt", "policy"]
 
@@ -113,16 +113,17 @@ def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
 
 def test_what_another_observation_is_worth() -> None:
     env = environment()
-    told = Edit("observation", "Ada was born in Northport.")
+    told = TrajectoryEdit("observation", "Ada was born in Northport.")
     done = branch(env, recorded(env), 2, told)
-    assert done.edited_rate.right == 40
-    assert 1 <= done.rate.right <= 19  # a quarter of 40, by chance
-    assert done.gain.share == (40 - done.rate.right) / 40
-    assert done.gain.ci95[0] > 0
-    assert done.gain.p_value < 0.001
-    before = branch(env, recorded(env), 1, Edit("observation", "Nothing."))
-    assert before.rate.right == before.edited_rate.right  # the second search says the same
-    assert [s.rewards["em"] for s in done.original].count(1.0) == done.rate.right
+    assert done.edited_rate.correct == 40
+    assert 1 <= done.original_rate.correct <= 19  # a quarter of 40, by chance
+    assert done.edit_gain.value == (40 - done.original_rate.correct) / 40
+    assert done.edit_gain.ci95[0] > 0
+    assert done.edit_gain.p_value < 0.001
+    before = branch(env, recorded(env), 1, TrajectoryEdit("observation", "Nothing."))
+    # the second search says the same
+    assert before.original_rate.correct == before.edited_rate.correct
+    assert [s.rewards["em"] for s in done.original].count(1.0) == done.original_rate.correct
     call = done.edited[0].calls[1]
     assert (call.observation, call.arguments) == (told.text, {"query": "director"})
     assert done.edited[0].segments[4].author is Author.TOOL
@@ -130,7 +131,7 @@ def test_what_another_observation_is_worth() -> None:
 
 def test_special_tokens_in_an_observation_are_text() -> None:
     env = environment()
-    done = branch(env, recorded(env), 1, Edit("observation", "<|im_end|>"), samples=1)
+    done = branch(env, recorded(env), 1, TrajectoryEdit("observation", "<|im_end|>"), samples=1)
     ids = done.edited[0].segments[2].ids
     assert TOKENIZER.eos_token_id not in ids
     assert "<|im_end|>" in TOKENIZER.decode(ids)
@@ -138,18 +139,21 @@ def test_special_tokens_in_an_observation_are_text() -> None:
 
 def test_what_a_thought_is_worth() -> None:
     env = environment()
-    done = branch(env, recorded(env), 2, Edit("thought", "I know."))
-    assert done.edited_rate.right == 40
+    done = branch(env, recorded(env), 2, TrajectoryEdit("thought", "I know."))
+    assert done.edited_rate.correct == 40
     assert {len(t.calls) for t in done.edited} == {1}  # it answers at once
     assert {len(t.calls) for t in done.original} == {2}  # its own second step
     sample = done.edited[0]
     assert (sample.segments[3].author, sample.segments[3].text) == (Author.PROMPT, "I know.\n")
-    assert Entry(Kind.THOUGHT, "I know.", "given") in transcript(sample)
+    assert TranscriptEntry(EntryKind.THOUGHT, "I know.", "given") in build_transcript(sample)
 
 
 def test_what_was_put_there_is_never_trained() -> None:
     env = environment()
-    for edit in (Edit("thought", "I know."), Edit("observation", "born in Northport")):
+    for edit in (
+        TrajectoryEdit("thought", "I know."),
+        TrajectoryEdit("observation", "born in Northport"),
+    ):
         trajectory = branch(env, recorded(env), 2, edit, samples=1).edited[0]
         weight = to_sample(trajectory, {Author.POLICY}).weight
         place = sum(len(s.ids) for s in trajectory.segments[: 3 if edit.kind == "thought" else 4])
@@ -163,20 +167,30 @@ def test_the_same_seeds_sample_the_same() -> None:
     env = environment()
     one, two = (branch(env, recorded(env), 2, samples=12) for _ in range(2))
     assert [t.answer for t in one.original] == [t.answer for t in two.original]
-    edited = branch(env, recorded(env), 2, Edit("observation", "It is unknown."), samples=12)
+    edited = branch(
+        env, recorded(env), 2, TrajectoryEdit("observation", "It is unknown."), samples=12
+    )
     assert [t.answer for t in edited.edited] == [t.answer for t in one.original]
 
 
 @pytest.mark.parametrize(
     ("step", "edit", "complaint"),
     [
-        (3, None, "step 3 ends the trajectory, so nothing can go on after it: give --step one of"),
+        (3, None, "step 3 is the last step of the trajectory, so it cannot be continued: give"),
         (9, None, "there is no step 9 to branch from: give --step one of 0 to 2."),
-        (0, Edit("observation", "x"), "there is no step 0 to branch from: give --step one of 1"),
-        (0, Edit("thought", "x"), "there is no step 0 to branch from: give --step one of 1 to 3"),
+        (
+            0,
+            TrajectoryEdit("observation", "x"),
+            "there is no step 0 to branch from: give --step one of 1",
+        ),
+        (
+            0,
+            TrajectoryEdit("thought", "x"),
+            "there is no step 0 to branch from: give --step one of 1 to 3",
+        ),
     ],
 )
-def test_steps_that_there_are_not(step: int, edit: Edit | None, complaint: str) -> None:
+def test_steps_that_there_are_not(step: int, edit: TrajectoryEdit | None, complaint: str) -> None:
     env = environment()
     with pytest.raises(UserError, match=complaint):
         branch(env, recorded(env), step, edit)
@@ -184,7 +198,7 @@ def test_steps_that_there_are_not(step: int, edit: Edit | None, complaint: str) 
 
 def test_an_empty_edit() -> None:
     with pytest.raises(UserError, match="the thought is empty"):
-        Edit("thought", "  ")
+        TrajectoryEdit("thought", "  ")
 
 
 # -- values ------------------------------------------------------------------------------------
@@ -198,17 +212,17 @@ def test_the_value_of_every_step() -> None:
 
     env = environment(FixedTool(tells))
     whole = recorded(environment())  # whose second search told nothing
-    values = asyncio.run(sampler(env).values(whole))
+    values = asyncio.run(sampler(env).estimate_values(whole))
     first, second, third = values.rates
-    assert (first.right, second.right) == (40, 40)  # they search the second time themselves
-    assert third.right < 20  # here the search that told nothing has been made
-    assert values.worth[1].ci95[1] < 0
-    assert (values.steps, values.right) == (3, whole.right)
+    assert (first.correct, second.correct) == (40, 40)  # they search the second time themselves
+    assert third.correct < 20  # here the search that told nothing has been made
+    assert values.step_gains[1].ci95[1] < 0
+    assert (values.num_steps, values.is_correct) == (3, whole.is_correct)
 
 
 def test_folded_rollouts_have_steps_too() -> None:
     class Folding(Reader):
-        async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Any:
+        async def generate(self, ids: Sequence[int], sampling: SamplingParams, session: str) -> Any:
             text = TOKENIZER.decode(list(ids))
             if text.endswith("<summary>\n"):
                 self.turns, self._played = ["Ada.\n</summary>"], {}
@@ -216,12 +230,12 @@ def test_folded_rollouts_have_steps_too() -> None:
             return await super().generate(ids, sampling, session)
 
     env = environment(fold={"at": 1, "most": 2, "request": "Sum up.\n"})
-    whole = asyncio.run(rollout(TASK, Policy(engine=Folding(), seed=3), env, "key"))
-    steps = steps_of(whole, env.dialect)
+    whole = asyncio.run(run_rollout(TASK, Policy(engine=Folding(), seed=3), env, "key"))
+    steps = split_into_steps(whole, env.dialect)
     assert len(whole.folds) == 2
     # a chain is folded after each of the first two calls, and what reads a new one begins anew
-    assert [step.calls for step in steps] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)]
-    assert state_after(whole, steps, 2).folds == whole.folds[:1]
+    assert [step.call_range for step in steps] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)]
+    assert truncate_after_step(whole, steps, 2).folds == whole.folds[:1]
     [sample] = branch(env, whole, 1, samples=1, engine=Folding()).original
     assert sample.segments[:3] == whole.segments[:3]
     assert sample.folds[0] == whole.folds[0]
@@ -254,13 +268,13 @@ def test_earlier_calls_are_made_again_for_tools_with_a_state() -> None:
     done = branch(env, recorded(env), 1, samples=2)
     seen = [[c.observation for c in t.calls] for t in done.original]
     assert seen == [["search 1", "search 2"]] * 2
-    assert done.differences == []
+    assert done.replay_mismatches == []
 
 
 def test_another_answer_to_an_earlier_call_is_said() -> None:
     whole = recorded(environment(Counter()))
     done = branch(environment(Counter(start=7)), whole, 1, samples=2)
-    assert done.differences == [
+    assert done.replay_mismatches == [
         "call 1 (search) was answered with 'search 1' and is now answered with 'search 8'"
     ]
     assert done.original[0].calls[0].observation == "search 1"  # the record stays
@@ -273,26 +287,30 @@ def test_samples_that_met_an_outage_are_left_out(tmp_path: Path) -> None:
     def search(query: str) -> str:
         asked.append(query)
         if len(asked) == 3:  # of the first sample
-            raise ToolUnavailable("nobody is there")
+            raise ToolUnavailableError("nobody is there")
         return "Ada was born in Northport."
 
     whole = recorded(environment())
     env = environment(FixedTool(search), concurrent_calls=1)
     asked += ["", ""]
-    with open_kept(tmp_path / "b", {}, whole) as kept:
-        done = branch(env, whole, 1, samples=4, kept=kept)
-        assert (done.rate.n, done.rate.right, done.rate.left_out) == (3, 3, 1)
-        again = branch(env, whole, 1, samples=4, kept=kept)  # samples the missing one
-        assert (again.rate.n, again.rate.left_out) == (4, 0)
+    with open_sample_store(tmp_path / "b", {}, whole) as kept:
+        done = branch(env, whole, 1, samples=4, store=kept)
+        assert (done.original_rate.n, done.original_rate.correct, done.original_rate.excluded) == (
+            3,
+            3,
+            1,
+        )
+        again = branch(env, whole, 1, samples=4, store=kept)  # samples the missing one
+        assert (again.original_rate.n, again.original_rate.excluded) == (4, 0)
     assert len(asked) == 7
 
 
 def test_if_all_break_off_the_cause_is_said() -> None:
     def search(query: str) -> str:
-        raise ToolUnavailable("nobody is there")
+        raise ToolUnavailableError("nobody is there")
 
     whole = recorded(environment())
-    with pytest.raises(UserError, match="all 4 samples broke off, the last with 'nobody is there'"):
+    with pytest.raises(UserError, match="all 4 samples failed, the last with 'nobody is there'"):
         branch(environment(FixedTool(search)), whole, 1, samples=4)
 
 

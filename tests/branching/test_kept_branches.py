@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from branching_parts import Reader, branch, environment, recorded
-from fieldcraft.branching.kept import Kept, open_kept
+from fieldcraft.branching.sample_store import SampleStore, open_sample_store
 from fieldcraft.records.events import Event
 from fieldcraft.types import (
     UserError,
@@ -16,10 +16,10 @@ def test_samples_are_kept_and_more_are_added(tmp_path: Path) -> None:
     env = environment()
     whole = recorded(env)
     engine = Reader()
-    with open_kept(tmp_path / "b", {"seed": 5}, whole) as kept:
-        few = branch(env, whole, 2, samples=3, kept=kept, engine=engine)
+    with open_sample_store(tmp_path / "b", {"seed": 5}, whole) as kept:
+        few = branch(env, whole, 2, samples=3, store=kept, engine=engine)
         assert engine.asked == 3
-        more = branch(env, whole, 2, samples=5, kept=kept, engine=engine)
+        more = branch(env, whole, 2, samples=5, store=kept, engine=engine)
         assert engine.asked == 5
     assert [t.ids for t in more.original[:3]] == [t.ids for t in few.original]
     fresh = branch(env, whole, 2, samples=5)
@@ -29,18 +29,18 @@ def test_samples_are_kept_and_more_are_added(tmp_path: Path) -> None:
 def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     env = environment()
     whole = recorded(env)
-    told = []
+    messages = []
 
     def interrupt(event: Event) -> None:
-        told.append(event)
-        if len(told) == 3:  # the beginning, and two samples
+        messages.append(event)
+        if len(messages) == 3:  # the beginning, and two samples
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        branch(env, whole, 2, samples=6, kept=Kept(tmp_path), emit=interrupt)
+        branch(env, whole, 2, samples=6, store=SampleStore(tmp_path), on_event=interrupt)
     assert (tmp_path / "after-2.jsonl").read_text().count("\n") == 2
     engine = Reader()
-    again = branch(env, whole, 2, samples=6, kept=Kept(tmp_path), engine=engine)
+    again = branch(env, whole, 2, samples=6, store=SampleStore(tmp_path), engine=engine)
     assert engine.asked == 4
     assert [t.ids for t in again.original] == [
         t.ids for t in branch(env, whole, 2, samples=6).original
@@ -50,35 +50,35 @@ def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
 def test_a_line_that_a_kill_cut_short_is_sampled_again(tmp_path: Path) -> None:
     env = environment()
     whole = recorded(env)
-    kept = Kept(tmp_path)
-    first = branch(env, whole, 2, samples=3, kept=kept)
+    kept = SampleStore(tmp_path)
+    first = branch(env, whole, 2, samples=3, store=kept)
     file = tmp_path / "after-2.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
     engine = Reader()
-    again = branch(env, whole, 2, samples=3, kept=kept, engine=engine)
+    again = branch(env, whole, 2, samples=3, store=kept, engine=engine)
     assert engine.asked == 1
     assert [t.answer for t in again.original] == [t.answer for t in first.original]
 
 
 def test_other_settings_and_other_folders_are_refused(tmp_path: Path) -> None:
     whole = recorded(environment())
-    with open_kept(tmp_path / "b", {"seed": 5}, whole):
+    with open_sample_store(tmp_path / "b", {"seed": 5}, whole):
         pass
     refused = pytest.raises(UserError, match="holds branches with seed=5, not 6: choose another")
-    with refused, open_kept(tmp_path / "b", {"seed": 6}, whole):
+    with refused, open_sample_store(tmp_path / "b", {"seed": 6}, whole):
         pass
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").touch()
     refused = pytest.raises(UserError, match="exists and holds no branches")
-    with refused, open_kept(tmp_path / "c", {}, whole):
+    with refused, open_sample_store(tmp_path / "c", {}, whole):
         pass
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     whole = recorded(environment())
     with (
-        open_kept(tmp_path / "b", {}, whole),
+        open_sample_store(tmp_path / "b", {}, whole),
         pytest.raises(UserError, match="by another process"),
-        open_kept(tmp_path / "b", {}, whole),
+        open_sample_store(tmp_path / "b", {}, whole),
     ):
         pass

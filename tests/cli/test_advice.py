@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bad_servers import OF_HEADERS, answers, drips, raw_server, redirects, resets
-from fault_parts import Home, draw, ended, follow, told
+from fault_parts import Home, draw, ended, follow, read_sentences
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 
 COUNT = 300
 SAMPLE = (3, 8, 10, 11, 13, 23, 24, 25, 28, 51)  # of the default suite: fast ones of all kinds
@@ -37,12 +37,12 @@ def tried(command: list[str], capsys: Any) -> list[str]:
     capsys.readouterr()
     code = ended(command)
     assert code in (0, 2), code
-    return told(capsys.readouterr().err, command) if code else []
+    return read_sentences(capsys.readouterr().err, command) if code else []
 
 
 def met(home: Home, seed: int, capsys: Any) -> bool:
     """Try a fault, and do what is advised until the command works; tells whether any was."""
-    home.anew()
+    home.restore_all()
     fault = draw(home, seed)
     fault.spoil(home.path / fault.path)
     with fault.around():
@@ -78,7 +78,7 @@ def test_all_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> Non
     [*BEHAVIOURS, "nobody listens", pytest.param("slow headers", marks=pytest.mark.slow)],
 )
 def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any) -> None:
-    home.anew()
+    home.restore_all()
 
     def asking(url: str) -> list[str]:
         return [*home.command("ask"), "--search-url", url]
@@ -93,5 +93,5 @@ def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any
         [said] = tried(asking(url), capsys)
     assert url in said
     assert "start" in said or "search.url" in said or "--search-url" in said, said
-    with serving(create_app(SearchIndex.load(home.path / "index"))) as good:
+    with serve_in_thread(create_app(SearchIndex.load(home.path / "index"))) as good:
         assert tried(asking(good), capsys) == []

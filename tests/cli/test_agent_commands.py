@@ -11,9 +11,9 @@ from chat_server import answering, completion
 from cli_parts import TINY, lines, sentence, status
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.trajectories import read_trajectories
-from fieldcraft.rollout.loop import rollout
+from fieldcraft.rollout.loop import run_rollout
 from fieldcraft.runs import agent, evaluating
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train import sampler
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -24,11 +24,11 @@ def test_ask_shows_what_the_last_stage_writes(
 ) -> None:
     recorded = next(read_trajectories(done / "evaluations" / "rl2.jsonl"))
     assert status("ask", "--model", done, recorded.task.question) == 0
-    shown = capsys.readouterr().out
-    assert recorded.task.question in " ".join(shown.split())
-    assert "not graded" in shown
-    assert recorded.status.value in shown
-    assert "gold" not in shown
+    output = capsys.readouterr().out
+    assert recorded.task.question in " ".join(output.split())
+    assert "not graded" in output
+    assert recorded.status.value in output
+    assert "gold" not in output
 
 
 def test_index_says_which_passages_are_left_out(
@@ -39,8 +39,8 @@ def test_index_says_which_passages_are_left_out(
     assert status("index", corpus, "--out", index) == 2
     assert "1 of the 2 records of" in sentence(capsys)
     assert status("index", corpus, "--out", index, "--max-left-out", 0.5) == 0
-    told = f"1 of {corpus} left out: no passage\n{index}: 1 passages\n"
-    assert capsys.readouterr().out == told
+    message = f"1 of {corpus} left out: no passage\n{index}: 1 passages\n"
+    assert capsys.readouterr().out == message
 
 
 def test_ask_a_bare_checkpoint_with_a_search_index(
@@ -59,7 +59,9 @@ def test_ask_refuses_two_searches(
 ) -> None:
     options = ["--model", files["model"], "--index", tmp_path, "--search-url", "http://h"]
     assert status("ask", *options, "Why?") == 2
-    assert sentence(capsys) == ("there can be one search: give --index or --search-url, not both.")
+    assert sentence(capsys) == (
+        "only one search is supported: give --index or --search-url, not both."
+    )
 
 
 def test_eval_samples_each_question_several_times(
@@ -98,7 +100,7 @@ def test_an_evaluation_is_kept_before_it_is_shown(
     def broken(*tables: object) -> None:
         raise UserError("it cannot be shown.")
 
-    monkeypatch.setattr("fieldcraft.cli.agents.results_table", broken)
+    monkeypatch.setattr("fieldcraft.cli.agents.build_results_table", broken)
     given = ["--model", done / "rl2", "--tasks", done / "world" / "evaluation.jsonl", "--limit", 1]
     assert status("eval", *given, "--out", tmp_path) == 2
     assert json.loads((tmp_path / "eval.json").read_text())["n"] == 1
@@ -110,7 +112,7 @@ def test_eval_compares_models(
     tasks = done / "world" / "evaluation.jsonl"
     models = ["--model", done / "rl2", "--model", done / "base"]
     assert status("eval", *models, "--tasks", tasks, "--limit", 3, "--out", tmp_path) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     report = json.loads((tmp_path / "eval.json").read_text())
     assert report["n"] == 3
     assert list(report["evals"]) == [str(done / "rl2"), str(done / "base")]
@@ -125,9 +127,9 @@ def test_eval_compares_models(
     bare = report["evals"][str(done / "base")]
     assert compared["calls_saved_mean"] == found["calls_mean"] - bare["calls_mean"]
     assert compared["em_difference"] == bare["em"] - found["em"]
-    assert "McNemar" in shown
-    assert shown.rstrip().endswith("eval.json")
-    assert "judge" not in shown
+    assert "McNemar" in output
+    assert output.rstrip().endswith("eval.json")
+    assert "judge" not in output
     assert "judge" not in report
 
 
@@ -149,24 +151,24 @@ def test_eval_offers_other_tools(
         offered.append([tool.name for tool in env.tools])
         return Trajectory(task, answer="x", status=Status.ANSWERED)
 
-    monkeypatch.setattr(agent, "rollout", answer)
+    monkeypatch.setattr(agent, "run_rollout", answer)
     tasks = lines(tmp_path / "tasks.jsonl", [{"question": "Who?", "answer": "x"}])
     given = ["--model", files["model"], "--dialect", "hermes", "--tasks", tasks]
     assert status("eval", *given, "--tool", f"{__name__}:lookup", "--tool", "python") == 0
     assert offered == [["lookup", "python"]]
     capsys.readouterr()
     assert status("eval", *given, "--tool", "serch") == 2
-    assert "there is no tool 'serch'" in sentence(capsys)
+    assert "unknown tool 'serch'" in sentence(capsys)
 
 
 def test_eval_asks_a_judge(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(task: Task, *_: object) -> Trajectory:
         return Trajectory(task, answer=f"{task.answers[0]} it is", status=Status.ANSWERED)
 
-    monkeypatch.setattr(agent, "rollout", answer)
+    monkeypatch.setattr(agent, "run_rollout", answer)
     asked = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
     app, got = answering(completion("Hello."), completion("Verdict: correct"))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         given = ["--model", done / "base", "--tasks", lines(tmp_path / "tasks.jsonl", asked)]
         judge = ["--judge-url", f"{url}/v1", "--judge-model", "m", "--judge-votes", 2]
         assert status("eval", *given, *judge, "--out", tmp_path) == 0
@@ -188,7 +190,7 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
     given = ["eval", "--model", done / "base", "--tasks", tasks, "--judge-model", "m"]
     assert status(*given) == 2
     assert "a judge needs both a url and a model" in sentence(capsys)
-    with serving(answering(PlainTextResponse("who?", 401))[0]) as url:
+    with serve_in_thread(answering(PlainTextResponse("who?", 401))[0]) as url:
         assert status(*given, "--judge-url", f"{url}/v1") == 2
     assert "The model 'm' does not answer" in sentence(capsys)
 
@@ -196,14 +198,14 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
 @pytest.mark.long
 def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answered(*given: Any) -> Trajectory:
-        trajectory = await rollout(*given)
+        trajectory = await run_rollout(*given)
         trajectory.answer = "Nobody"  # a model this small does not get so far
         return trajectory
 
     for module in (evaluating, sampler):
-        monkeypatch.setattr(module, "rollout", answered)
+        monkeypatch.setattr(module, "run_rollout", answered)
     app, got = answering(completion("Verdict: correct"))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         judge = [f"judge.url={url}/v1", "judge.model=m", "judge.votes=1"]
         stage = ["stages.rl2.rewards={judge: 1.0}", "evaluation.workflows=[]"]
         assert status("run", "smoke", *TINY, *judge, *stage, "--out", tmp_path / "run") == 0
@@ -223,8 +225,8 @@ def test_eval_measures_simulators_against_the_world(
 ) -> None:
     models = ["--model", done / "rl2", "--model", done / "sft2"]
     assert status("eval", "--simulator", *models, "--limit", 3, "--out", tmp_path) == 0
-    shown = capsys.readouterr().out
-    assert shown.rstrip().endswith("simulator.json")
+    output = capsys.readouterr().out
+    assert output.rstrip().endswith("simulator.json")
     report = json.loads((tmp_path / "simulator.json").read_text())
     assert (report["n"], list(report["simulators"])) == (3, [str(done / "rl2"), str(done / "sft2")])
     for entry in report["simulators"].values():
@@ -239,7 +241,7 @@ def test_eval_measures_simulators_against_an_index(
     assert status("index", files["corpus"], "--out", tmp_path / "index") == 0
     options = ["--model", files["model"], "--tasks", files["tasks"], "--limit", 2]
     assert status("eval", "--simulator", *options) == 2
-    assert "held against a search: give --index or --search-url" in capsys.readouterr().err
+    assert "compared with a real search: give --index or --search-url" in capsys.readouterr().err
     index = ["--index", tmp_path / "index"]
     assert status("eval", "--simulator", "--model", files["model"], *index) == 2
     assert "no questions to simulate for: give a file with --tasks" in capsys.readouterr().err

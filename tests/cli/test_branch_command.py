@@ -18,9 +18,9 @@ def run(done: Path, tmp_path: Path) -> Path:
 def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("branch", run, "--trajectory", 0, "--samples", 3)
     assert status(*asked) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     folder = run / "branches" / "rl2-0"
-    assert str(folder / "values.html") in "".join(said.split())
+    assert str(folder / "values.html") in "".join(output.split())
     record = json.loads((folder / "values.json").read_text())
     assert record["steps"][0]["n"] + record["steps"][0]["left_out"] == 3
     page = (folder / "values.html").read_text("utf-8")
@@ -40,8 +40,8 @@ def test_a_thought_and_another_model(run: Path, capsys: pytest.CaptureFixture[st
     asked = ("branch", run, "--trajectory", 0, "--step", 1, "--samples", 2)
     edit = ("--thought", "I know it.", "--model", run / "base")
     assert status(*asked, *edit) == 0
-    said = capsys.readouterr().out
-    assert "other thought" in said
+    output = capsys.readouterr().out
+    assert "other thought" in output
     folder = run / "branches" / "rl2-0-base"
     [file] = folder.glob("thought-1-*.json")
     assert json.loads(file.read_text())["text"] == "I know it."
@@ -60,10 +60,10 @@ def test_a_rollout_of_training(run: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["--trajectory", "99"], "there is no trajectory 99: give --trajectory one of 0 to "),
         (["--trajectory", "0", "--step", "50"], "there is no step 50 to branch from: give --step"),
-        (["--trajectory", "0", "--thought", "x"], "not said which step is edited: give --step."),
+        (["--trajectory", "0", "--thought", "x"], "edit a step: give its number with --step."),
         (["--trajectory", "0", "--step", "1", "--thought", ""], "the thought is empty"),
         (["--trajectory", "0", "--stage", "x"], "has no evaluation of 'x': it has "),
-        (["--trajectory", "0", "--stage", "workflow"], "'workflow' is no model that acts by"),
+        (["--trajectory", "0", "--stage", "workflow"], "'workflow' is not a model that acts on"),
         (["--trajectory", "0", "--model", "/none"], "/none holds no model"),
         (["--trajectory", "0", "--temperature", "0"], "greedy samples are all the same"),
         (["--trajectory", "0", "--thought", "a", "--observation", "b"], "one edit at a time"),

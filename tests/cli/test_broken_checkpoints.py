@@ -83,12 +83,15 @@ DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
     (lose_a_tensor, (FILE, f"the tensor {QUERY} is missing")),
     (change_a_shape, (FILE, f"the tensor {HEAD} has the shape (399, 32) instead of (400, 32)")),
     (add_a_tensor, (FILE, "no place for the tensor model.layers.2.mlp.up_proj.weight")),
-    (put_nan, (FILE, f"the tensor {QUERY}", "not finite")),
+    (put_nan, (FILE, f"the tensor {QUERY}", "non-finite")),
     (cut_off, (FILE, "damaged or cut off")),
     (empty, (FILE, "damaged or cut off")),
     (break_config, ("/config.json cannot be read",)),
     (break_tokenizer, ("the tokenizer of ", "cannot be read")),
-    (name_code, ("needs the custom code that its config.json names, which is never run",)),
+    (
+        name_code,
+        ("requires the custom code named in its config.json, which fieldcraft never runs",),
+    ),
     (quantise, ("/model is quantised (awq)", "use the unquantised model that it was made from")),
     (replace_by_an_encoder, ("no causal language model: BertLMHeadModel reads in both",)),
 ]
@@ -147,7 +150,7 @@ def test_the_advice_about_the_model_of_a_stage_helps(
     advice = sentence(capsys)
     assert advice.endswith(
         f": rename {copy}/sft2 to sft2.damaged, rename {copy}/report.html to report.html.damaged"
-        " and run the recipe again, which makes this model anew."
+        " and run the recipe again, which recreates this model."
     )
     followed(advice)
     assert status("run", "smoke", *TINY, "--out", copy) == 0

@@ -30,10 +30,10 @@ def test_two_runs_are_side_by_side(
 ) -> None:
     out = tmp_path / "pages" / "both.html"
     assert status("compare", done, other, "--out", out) == 0
-    shown = capsys.readouterr().out
-    assert shown.endswith(f"{out}\n")
-    assert "tiny/rl2" in shown
-    assert "other/rl2" in shown
+    output = capsys.readouterr().out
+    assert output.endswith(f"{out}\n")
+    assert "tiny/rl2" in output
+    assert "other/rl2" in output
     page = out.read_text("utf-8")
     links = re.findall(r'<a href="([^"]*report.html)">([^<]*)</a>', page)
     assert [name for _, name in links] == ["tiny/rl2", "other/rl2"]

@@ -17,10 +17,10 @@ def test_much_that_is_left_out_needs_consent(
     source, out = tmp_path / "chats.jsonl", tmp_path / "steps.jsonl"
     source.write_text("\n".join(map(json.dumps, [good, good, good, bad])))
     assert status("convert", source, "--to", "steps", "--out", out) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "1 of the 4 records" in told
-    assert "line 4: it holds a result without a call" in told
-    assert "max_left_out=0.25" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "1 of the 4 records" in message
+    assert "line 4: it holds a result without a call" in message
+    assert "max_left_out=0.25" in message
     assert not out.exists()
     agreed = ("--max-left-out", "0.25")
     assert status("convert", source, "--to", "steps", "--out", out, *agreed) == 0

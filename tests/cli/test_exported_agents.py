@@ -9,8 +9,8 @@ import pytest
 import fieldcraft
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.recipes.exported import FILE, filled_from_model
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.recipes.exported import AGENT_FILE, fill_from_model_folder
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.runs.tool_training import is_agent
@@ -42,7 +42,7 @@ def test_it_answers_as_inside_its_run(done: Path, exported: Path) -> None:
     assert ids_of(outside, tasks) == ids_of(inside, tasks)
     assert ids_of(fieldcraft.load(exported), tasks) == ids_of(inside, tasks)
     assert outside.evaluate(tasks)["em"] == inside.evaluate(tasks)["em"]
-    bare = exported / FILE
+    bare = exported / AGENT_FILE
     bare.unlink()  # what was exported before: weights alone
     assert ids_of(find_agent(exported), tasks) != ids_of(inside, tasks)
 
@@ -50,7 +50,9 @@ def test_it_answers_as_inside_its_run(done: Path, exported: Path) -> None:
 def test_an_export_of_an_export_is_the_same(exported: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert status("export", exported, "--out", again) == 0
-    assert json.loads((again / FILE).read_text()) == json.loads((exported / FILE).read_text())
+    assert json.loads((again / AGENT_FILE).read_text()) == json.loads(
+        (exported / AGENT_FILE).read_text()
+    )
 
 
 def test_it_says_whether_it_was_trained_with_tools(
@@ -97,14 +99,14 @@ def test_a_prompt_is_not_taken_into_another_dialect(exported: Path, tmp_path: Pa
 
 def test_a_model_without_the_file_changes_nothing(tmp_path: Path) -> None:
     data = recipe_on(write_tiny_checkpoint(tmp_path / "model", "qwen2"), tmp_path)
-    assert filled_from_model(data) == data
+    assert fill_from_model_folder(data) == data
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"index": null}'])
 def test_a_broken_file_is_one_sentence(
     content: str, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (exported / FILE).write_text(content)
+    (exported / AGENT_FILE).write_text(content)
     capsys.readouterr()
     assert status("ask", "Who?", "--model", exported) == 2
-    assert f"{exported / FILE} is not what 'fieldcraft export' writes" in sentence(capsys)
+    assert f"{exported / AGENT_FILE} was not written by 'fieldcraft export'" in sentence(capsys)

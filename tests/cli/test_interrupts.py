@@ -22,7 +22,7 @@ from cli_parts import TINY, status
 from fieldcraft.cli import runs
 from fieldcraft.cli.main import main
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.serving import server
 
 SECONDS = 300  # after which a command that hangs fails
@@ -58,7 +58,7 @@ def test_an_interrupt_in_the_callback_of_a_weak_reference_is_not_lost(
             time.sleep(0.01)
         raise AssertionError("the interrupt was lost")
 
-    monkeypatch.setattr(runs, "shipped", drops_it)
+    monkeypatch.setattr(runs, "list_builtin_recipes", drops_it)
     with pytest.raises(SystemExit) as ended:
         main(["recipes"])
     assert ended.value.code != 0
@@ -104,7 +104,9 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(module: str) -> Non
     assert (done.returncode, done.stdout) == (130, "")
 
 
-@pytest.mark.parametrize("place", [(server, "bound"), (server, "_serve"), (Agent, "served_by")])
+@pytest.mark.parametrize(
+    "place", [(server, "bind_socket"), (server, "_run_server"), (Agent, "make_streaming_engine")]
+)
 def test_an_interrupt_while_a_server_starts_is_one_line(
     place: tuple[Any, str],
     tmp_path: Path,

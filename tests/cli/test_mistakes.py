@@ -25,8 +25,8 @@ from fieldcraft.types import UserError
         (["run", "smoke", "world.people=20"], "the world has no country in the region"),
         (["run", "smoke", "--out", "/dev/null/run"], "nothing can be written at /dev/null/run"),
         (["world", "atlas", "--out", "/dev/null/w"], "nothing can be written at /dev/null/w"),
-        (["world", "atlas"], "say what becomes of the world: --out FOLDER, or --serve."),
-        (["world", "atlas", "--serve", "--out", "w"], "say what becomes of the world: --out"),
+        (["world", "atlas"], "give either --out FOLDER or --serve."),
+        (["world", "atlas", "--serve", "--out", "w"], "give either --out FOLDER or --serve."),
         (["world", "abacus", "--serve"], "the world has no passages that could be pages: serve"),
         (["world", "atlas", "--serve", "--port", "70000"], "There is no port 70000; choose one"),
         (["show", "x" * 300], "File name too long"),
@@ -115,7 +115,7 @@ def test_no_run_is_refused_over_an_estimate(
     def execute(*_: object) -> None:
         raise UserError("it begins")
 
-    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
     monkeypatch.setattr(run, "run_recipe", execute)
     assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
     assert sentence(capsys) == "it begins"
@@ -129,7 +129,10 @@ def test_moments_outside_of_a_gpu_are_refused_before_a_run(
 ) -> None:
     wish = ["device=cpu", "stages.rl2.optim.moments=host"]
     assert status("run", "smoke", *TINY, *wish, "--out", tmp_path / "run") == 2
-    assert "moments: host keeps them outside of a GPU, and there is none" in sentence(capsys)
+    assert (
+        "moments: host offloads the optimizer state from a GPU, and no GPU is in use"
+        in sentence(capsys)
+    )
 
 
 def test_a_run_that_goes_on_is_not_checked_again(
@@ -158,7 +161,7 @@ def test_a_checkpoint_without_a_tokenizer(
         (bare / name).symlink_to(files["model"] / name)
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
         assert status(*command, "hotpotqa", *given(files | {"model": bare})) == 2
-        assert f"{bare} holds no tokenizer: copy tokenizer.json" in sentence(capsys)
+        assert f"{bare} contains no tokenizer: copy tokenizer.json" in sentence(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -182,7 +185,7 @@ def test_a_gpu_that_is_not_there(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert status("run", "smoke", "device=cuda", "--out", tmp_path / "run") == 2
-    assert sentence(capsys) == "device=cuda was asked for, but torch sees no GPU: use device=cpu."
+    assert sentence(capsys) == "device=cuda is set, but torch finds no GPU: use device=cpu."
     assert not (tmp_path / "run").exists()
 
 
@@ -195,7 +198,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(runs, "shipped", broken)
+    monkeypatch.setattr(runs, "list_builtin_recipes", broken)
     with pytest.raises(ZeroDivisionError):
         main(["recipes"])
 
@@ -206,7 +209,7 @@ def test_a_mistake_among_rollouts_is_still_one_sentence(
     def broken() -> list[str]:
         raise ExceptionGroup("rollouts", [ExceptionGroup("group", [UserError("fix it.")])])
 
-    monkeypatch.setattr(runs, "shipped", broken)
+    monkeypatch.setattr(runs, "list_builtin_recipes", broken)
     assert status("recipes") == 2
     assert sentence(capsys) == "fix it."
 
@@ -217,5 +220,5 @@ def test_fewer_questions_than_asked_for_are_said(
     small = ["world.people=30", "world.taught=0.4", "world.heldout=0.5"]
     small.append("evaluation.splits.heldout=5000")
     assert status("world", "atlas", *small, "--out", tmp_path / "world") == 0
-    said = capsys.readouterr().out.splitlines()[0]
-    assert said.startswith("evaluation.splits.heldout=5000, but the world has only ")
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("evaluation.splits.heldout=5000, but the world has only ")

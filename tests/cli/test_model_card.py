@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from checkpoints import CHAT_TEMPLATE, write_tiny_checkpoint
 from cli_parts import status
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.recipes.exported import write_agent
+from fieldcraft.recipes.exported import write_agent_settings
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import find_run
-from fieldcraft.runs.model_card import QUESTION
+from fieldcraft.runs.model_card import EXAMPLE_QUESTION
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_program_with_transformers_writes_what_the_agent_writes(
     with contextlib.redirect_stdout(printed):
         exec(compile(with_transformers, "card", "exec"), names)
     agent = find_agent(exported)
-    trajectory = agent.ask(QUESTION)
+    trajectory = agent.ask(EXAMPLE_QUESTION)
     prompt, turn = trajectory.segments[:2]
     assert names["prompt"] == prompt.ids
     assert printed.getvalue().removesuffix("\n") == turn.text
@@ -147,15 +147,18 @@ def test_the_program_sends_the_ids_of_training(
     """No token spans the question and what is around it, whatever the tokenizer would merge."""
     tokenizer = merging_tokenizer(template)
     write_tiny_checkpoint(tmp_path / "tiny", "qwen2", tokenizer=tokenizer)
-    merged = tokenizer.encode(f"{QUESTION}\n")
-    assert merged != [*tokenizer.encode(QUESTION), *tokenizer.encode("\n")]  # it can go wrong
+    merged = tokenizer.encode(f"{EXAMPLE_QUESTION}\n")
+    assert merged != [
+        *tokenizer.encode(EXAMPLE_QUESTION),
+        *tokenizer.encode("\n"),
+    ]  # it can go wrong
     recipe = Recipe(recipe="mine", dialect=dialect, stages={}, tools=())
-    write_agent(tmp_path / "tiny", recipe, None, met_tools=True)
+    write_agent_settings(tmp_path / "tiny", recipe, None, trained_with_tools=True)
     assert status("export", tmp_path / "tiny", "--out", tmp_path / "out", "--dtype", "float32") == 0
     monkeypatch.chdir(tmp_path)
     for program, end in zip(programs(card(tmp_path / "out")), ("ids =", "reply ="), strict=True):
         names = dict[str, Any]()
         program = program.replace("from openai import OpenAI\n", "")
         exec(compile(program.partition(end)[0], "card", "exec"), names)
-        expected = load_dialect(recipe, tmp_path / "out").prompt(QUESTION, [])
+        expected = load_dialect(recipe, tmp_path / "out").encode_prompt(EXAMPLE_QUESTION, [])
         assert names["prompt"] == expected

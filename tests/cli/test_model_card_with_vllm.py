@@ -15,9 +15,9 @@ import pytest
 from checkpoints import tiny_tokenizer
 from cli_parts import status
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Limits
-from fieldcraft.recipes.exported import write_agent
-from vllm_house import model_of
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.recipes.exported import write_agent_settings
+from vllm_rig import model_of
 
 PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
 pytestmark = [
@@ -34,8 +34,8 @@ def test_both_programs_write_the_same_turn(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model_of(tied=False).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)  # type: ignore[attr-defined]
-    acts = Recipe(recipe="r", stages={}, dialect="hermes", budget=Limits(turn_tokens=30))
-    write_agent(model, acts, None, met_tools=True)
+    acts = Recipe(recipe="r", stages={}, dialect="hermes", budget=BudgetConfig(turn_tokens=30))
+    write_agent_settings(model, acts, None, trained_with_tools=True)
     assert status("export", model, "--out", tmp_path / "exported", "--dtype", "float32") == 0
     card = (tmp_path / "exported" / "README.md").read_text("utf-8")
     with_transformers, with_vllm = re.findall(r"^```python\n(.*?)^```$", card, re.S | re.M)

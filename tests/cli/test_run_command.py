@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli_parts import TINY, sentence, status
-from fieldcraft.records.rollouts import read_rollouts
+from fieldcraft.records.training_rollouts import read_training_rollouts
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import check as preflight
 from fieldcraft.runs import run
@@ -36,17 +36,17 @@ def test_a_run_ends_with_its_numbers_and_how_to_go_on(
 
     monkeypatch.setattr(run, "run_recipe", execute)
     assert status("run", "smoke", *TINY, "--out", done) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for stage in ("base", "workflow", "sft2", "rl2"):
-        assert re.search(rf"^{stage} +\d\.\d{{3}} \[", shown, re.MULTILINE)
+        assert re.search(rf"^{stage} +\d\.\d{{3}} \[", output, re.MULTILINE)
     question = next(read_trajectories(done / "evaluations" / "rl2.jsonl")).task.question
-    assert shown.endswith(
+    assert output.endswith(
         f"{done}/report.json\n{done}/report.html\nfieldcraft ask --model {done} '{question}'\n"
     )
 
 
 def test_training_rollouts_are_kept_beside_their_stage_and_in_the_page(done: Path) -> None:
-    kept = list(read_rollouts(done / "rl2" / "rollouts"))
+    kept = list(read_training_rollouts(done / "rl2" / "rollouts"))
     assert [one.step for one in kept] == [0, 0]
     assert all(one.advantages is not None for one in kept)
     assert "rollouts" not in {path.name for path in (done / "sft2").iterdir()}
@@ -88,7 +88,7 @@ def test_the_folder_of_other_settings_is_refused(
     done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("run", "smoke", *TINY, "seed=1", "--out", done) == 2
-    assert "with other settings (seed=0 there, 1 here)" in sentence(capsys)
+    assert "with other settings (seed=0 in the folder, 1 in this recipe)" in sentence(capsys)
 
 
 def test_a_folder_that_is_no_run_is_refused(

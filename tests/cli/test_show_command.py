@@ -8,7 +8,7 @@ import pytest
 
 from cli_parts import sentence, status
 from fieldcraft.records.trajectories import read_trajectories, write_trajectories
-from fieldcraft.types import Call, Outcome, Status
+from fieldcraft.types import CallOutcome, CallRecord, Status
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> N
     trajectories = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))
     for options, index in ([["--number", 0], 0], [["--wrong", "--number", 2], 2]):
         assert status("show", graded, *options) == 0
-        shown = " ".join(capsys.readouterr().out.split())
-        assert trajectories[index].task.question in shown
-        assert f"gold {trajectories[index].task.answers[0]}" in shown
+        output = " ".join(capsys.readouterr().out.split())
+        assert trajectories[index].task.question in output
+        assert f"gold {trajectories[index].task.answers[0]}" in output
     assert status("show", graded, "--number", 3) == 2
     assert sentence(capsys) == "there is no trajectory 3: give --number one of 0 to 2."
     assert status("show", graded, "--wrong", "--number", 0) == 2
@@ -62,7 +62,7 @@ def test_an_evaluation_is_read_only_as_far_as_needed(
     for options in (["--number", 1], ["--wrong", "--number", 1], ["--mask"], ["--limit", 2]):
         assert status("show", graded, *options) == 0
     assert status("show", graded) == 2
-    assert f"{file}, line 3 holds something" in sentence(capsys)
+    assert f"{file}, line 3 has unexpected contents" in sentence(capsys)
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -93,7 +93,7 @@ def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         trajectories, ("a", "b", "b"), (True, False, True), (0, 1, 1), Status, strict=False
     ):
         trajectory.task.meta.update(split=split, known=known)
-        trajectory.calls = [Call("search", {}, "", Outcome.OK, 0.0)] * calls
+        trajectory.calls = [CallRecord("search", {}, "", CallOutcome.OK, 0.0)] * calls
         trajectory.status = ended
     write_trajectories(file, trajectories)
 

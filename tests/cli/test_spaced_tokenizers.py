@@ -131,8 +131,8 @@ def test_a_tokenizer_with_tokens_that_the_model_does_not_know(
         "export": [model, "--out", tmp_path / "out"],
     }
     assert status(command, *arguments[command]) == 2
-    told = f"tokens and the model only {known}: take the tokenizer that belongs to the model."
-    assert sentence(capsys).endswith(told)
+    message = f"tokens and the model only {known}: take the tokenizer that belongs to the model."
+    assert sentence(capsys).endswith(message)
     assert not (tmp_path / "out").exists()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.cluster.engines import Engines
-from fieldcraft.cluster.session import joined
-from fieldcraft.config.cluster import Cluster
-from fieldcraft.engine.home import Home
+from fieldcraft.cluster.engine_pool import EnginePool
+from fieldcraft.cluster.session import open_cluster
+from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.engine.resources import RunResources
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +31,10 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def engines(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+def engines(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePool]:
     """Two processes, which the tests share: each has to import torch."""
     folder = tmp_path_factory.mktemp("shared")
-    with joined(Cluster(engines=2), "cpu", folder) as session:
-        made = Engines(session, Home(folder))
+    with open_cluster(ClusterConfig(engines=2), "cpu", folder) as session:
+        made = EnginePool(session, RunResources(folder))
         yield made
         asyncio.run(made.close())

@@ -12,40 +12,41 @@ import pytest
 import torch
 
 from engine_parity import PROMPT, TOKENIZER, sharp_model
-from fieldcraft.cluster.engines import Engines
-from fieldcraft.cluster.fleet import Fleet
+from fieldcraft.cluster.engine_group import EngineGroup
+from fieldcraft.cluster.engine_pool import EnginePool
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, UserError
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.types import UserError
 
 
 class Scene:
-    """A model in training, its engines, and what they said."""
+    """A model in training, its engines, and their log messages."""
 
-    def __init__(self, engines: Engines, folder: Path) -> None:
-        self.said: list[Any] = []
+    def __init__(self, engines: EnginePool, folder: Path) -> None:
+        self.messages: list[Any] = []
         self.engines = engines
-        engines.home = Home(folder, self.said.append)
+        engines.resources = RunResources(folder, self.messages.append)
         self.model = sharp_model(folder / "model", "qwen3")
-        self.fleet: Fleet = engines.fleet(self.model, TOKENIZER, max_rows=32)
+        self.group: EngineGroup = engines.make_group(self.model, TOKENIZER, max_rows=32)
 
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        async def whole() -> Any:
+        async def run_and_close() -> Any:
             try:
                 async with asyncio.timeout(300):  # a mistake must not hang
                     return await work()
             finally:
-                await self.fleet.close()
+                await self.group.close()
 
-        return asyncio.run(whole())
+        return asyncio.run(run_and_close())
 
 
 async def turns(engine: PolicyEngine, count: int, tokens: int = 24) -> list[Completion]:
     """Turns of sessions that begin differently."""
     asked = [
-        engine.generate([*PROMPT, 5 + i], Sampling(tokens, seed=i), f"s{i}") for i in range(count)
+        engine.generate([*PROMPT, 5 + i], SamplingParams(tokens, seed=i), f"s{i}")
+        for i in range(count)
     ]
     return await asyncio.gather(*asked)
 
@@ -64,41 +65,41 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
 
 
 @pytest.mark.long
-def test_they_sample_what_one_engine_here_samples(engines: Engines, tmp_path: Path) -> None:
+def test_they_sample_what_one_engine_here_samples(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
 
     async def work() -> None:
-        await scene.fleet.publish(1)
-        await here.publish(1)
-        alike(await turns(scene.fleet, 8), await turns(here, 8))
-        await scene.fleet.sleep()
+        await scene.group.update_weights(1)
+        await here.update_weights(1)
+        alike(await turns(scene.group, 8), await turns(here, 8))
+        await scene.group.sleep()
         change(scene.model)
-        await scene.fleet.publish(2)
-        await here.publish(2)
-        alike(await turns(scene.fleet, 8), await turns(here, 8))
+        await scene.group.update_weights(2)
+        await here.update_weights(2)
+        alike(await turns(scene.group, 8), await turns(here, 8))
 
     scene.run(work)
     parameters = sum(p.numel() for p in scene.model.parameters())
-    assert scene.fleet.published["publish_bytes"] == 2 * 4 * parameters
-    assert scene.said == []
+    assert scene.group.last_update_metrics["publish_bytes"] == 2 * 4 * parameters
+    assert scene.messages == []
 
 
 @pytest.mark.long
-def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: Path) -> None:
+def test_turns_under_way_go_on_with_the_new_weights(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
 
     async def work() -> None:
         """New weights are published beside turns until some reach an engine in the midst of one."""
-        await scene.fleet.publish(1)
-        await scene.fleet.separate()
+        await scene.group.update_weights(1)
+        await scene.group.snapshot_weights()
         version, crossed = 1, False
         while not crossed:
-            asked = asyncio.create_task(turns(scene.fleet, 4, tokens=200))
+            asked = asyncio.create_task(turns(scene.group, 4, tokens=200))
             await asyncio.sleep(0)  # they are asked
             change(scene.model)
             version += 1
-            await scene.fleet.publish(version)
+            await scene.group.update_weights(version)
             for one in await asked:
                 held = [version for version, _ in one.versions]
                 assert held in ([version - 1], [version], [version - 1, version])
@@ -110,54 +111,56 @@ def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path, seed: int) -> None:
+def test_an_engine_may_be_killed_at_any_moment(
+    engines: EnginePool, tmp_path: Path, seed: int
+) -> None:
     scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
     moment = random.Random(seed)
 
     async def work() -> None:
-        await scene.fleet.publish(1)
-        process = await scene.engines.actors[moment.randrange(2)].process.remote()
-        asked = asyncio.create_task(turns(scene.fleet, 12, tokens=200))
+        await scene.group.update_weights(1)
+        process = await scene.engines.actors[moment.randrange(2)].get_process_id.remote()
+        asked = asyncio.create_task(turns(scene.group, 12, tokens=200))
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
         found = await asked
-        while not scene.fleet.lost:  # all turns had ended, or were the other engine's
-            found = await turns(scene.fleet, 12, tokens=200)
+        while not scene.group.engines_lost:  # all turns had ended, or were the other engine's
+            found = await turns(scene.group, 12, tokens=200)
         # It comes back, and holds the weights of then.
         change(scene.model)
-        await scene.fleet.publish(2)
-        while len(scene.fleet.live) < 2:
-            await turns(scene.fleet, 2)
+        await scene.group.update_weights(2)
+        while len(scene.group.live_engines) < 2:
+            await turns(scene.group, 2)
             await asyncio.sleep(0.2)
-        await here.publish(1)
+        await here.update_weights(1)
         change_back(scene.model)
         alike(found, await turns(here, 12, tokens=200))
 
     scene.run(work)
-    assert scene.fleet.lost == 1
-    assert "has died" in scene.said[0].text
+    assert scene.group.engines_lost == 1
+    assert "crashed" in scene.messages[0].text
 
 
 @pytest.mark.long
 def test_an_engine_that_hangs_is_ended(
-    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engines: EnginePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs before it is asked, and the other one may be as slow as it likes."""
-    monkeypatch.setattr(engines._kept[1], "silence", 2.0)
+    monkeypatch.setattr(engines._monitored_actors[1], "heartbeat_timeout_seconds", 2.0)
     scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
 
     async def work() -> None:
-        await scene.fleet.publish(1)
-        process = await scene.engines.actors[1].process.remote()
+        await scene.group.update_weights(1)
+        process = await scene.engines.actors[1].get_process_id.remote()
         os.kill(process, signal.SIGSTOP)
-        found = await turns(scene.fleet, 12, tokens=200)
-        await here.publish(1)
+        found = await turns(scene.group, 12, tokens=200)
+        await here.update_weights(1)
         alike(found, await turns(here, 12, tokens=200))
 
     scene.run(work)
-    assert "has died (no answer for 2 s)" in scene.said[0].text
+    assert "crashed (no heartbeat for 2 s)" in scene.messages[0].text
 
 
 def change_back(model: Any) -> None:
@@ -166,27 +169,31 @@ def change_back(model: Any) -> None:
             parameter.div_(0.9)
 
 
-def test_a_prompt_that_is_too_long_is_told_as_a_sentence(engines: Engines, tmp_path: Path) -> None:
+def test_a_prompt_that_is_too_long_is_told_as_a_sentence(
+    engines: EnginePool, tmp_path: Path
+) -> None:
     scene = Scene(engines, tmp_path)
 
     async def work() -> None:
         with pytest.raises(UserError, match="does not fit into max_len"):
-            await scene.fleet.generate([5] * 5000, Sampling(5), "s")
+            await scene.group.generate([5] * 5000, SamplingParams(5), "s")
 
     scene.run(work)
 
 
-def test_a_caller_that_gives_up_frees_the_session(engines: Engines, tmp_path: Path) -> None:
+def test_a_caller_that_gives_up_frees_the_session(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
 
     async def work() -> Completion:
         given_up, wait = False, 0.1
         while not given_up:  # or the turn had ended
-            first = asyncio.create_task(scene.fleet.generate(PROMPT, Sampling(400, seed=1), "s"))
+            first = asyncio.create_task(
+                scene.group.generate(PROMPT, SamplingParams(400, seed=1), "s")
+            )
             await asyncio.sleep(wait)
             given_up, wait = first.cancel(), wait / 2
             await asyncio.gather(first, return_exceptions=True)
-            scene.fleet.release("s")
-        return await scene.fleet.generate(PROMPT, Sampling(4, seed=1), "s")
+            scene.group.release("s")
+        return await scene.group.generate(PROMPT, SamplingParams(4, seed=1), "s")
 
     assert len(scene.run(work).ids) <= 4

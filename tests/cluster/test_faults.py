@@ -24,7 +24,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(recipe: Path) -> Path:
+def run_and_stop(recipe: Path) -> Path:
     """A run in one process that nobody kills."""
     run = Running(recipe, recipe.parent / "whole")
     assert run.end() == 0, run.text
@@ -40,15 +40,15 @@ def wait_for_a_moment(run: Running, stage: str, moment: random.Random) -> None:
 @pytest.mark.parametrize(
     ("kind", "stage"),
     [
-        ("EngineHost", "rl"),
-        ("RankHost", "base"),
-        ("RankHost", "rl"),
-        ("ServiceHost", "base"),
-        ("ServiceHost", "rl"),
+        ("EngineActor", "rl"),
+        ("TrainerActor", "base"),
+        ("TrainerActor", "rl"),
+        ("ServiceActor", "base"),
+        ("ServiceActor", "rl"),
     ],
 )
 def test_a_process_may_be_killed(
-    kind: str, stage: str, recipe: Path, whole: Path, tmp_path: Path
+    kind: str, stage: str, recipe: Path, run_and_stop: Path, tmp_path: Path
 ) -> None:
     moment = random.Random(f"{kind} {stage}")
     run = Running(recipe, tmp_path / "run", *MANY)
@@ -56,11 +56,11 @@ def test_a_process_may_be_killed(
     victim = moment.choice(run.until(lambda: run.processes(kind)))
     os.kill(victim, signal.SIGKILL)
     assert run.end() == 0, run.text
-    alike(run.out, whole)
+    alike(run.out, run_and_stop)
     told = {
-        "EngineHost": "is started again, and what it was asked for is asked again",
-        "RankHost": "a rank has died; all are started again",
-        "ServiceHost": "has died; it is started again, and calls of it are made again",
+        "EngineActor": "is restarted, and its requests are retried",
+        "TrainerActor": "a trainer process crashed; restarting all ranks",
+        "ServiceActor": "crashed; it is restarted, and its calls are retried",
     }
     assert told[kind] in " ".join(run.output.read_text().split())  # lines are wrapped
 
@@ -70,33 +70,33 @@ def test_a_sandbox_worker_may_be_killed(tmp_path: Path) -> None:
     moment = random.Random("sandbox")
     recipe = tmp_path / "sums.yaml"
     recipe.write_text(SUMS)
-    whole = Running(recipe, tmp_path / "whole")
-    assert whole.end() == 0, whole.text
-    assert sum(row["calls_mean"] for row in rows(whole.out, "rl")) > 1
+    run_and_stop = Running(recipe, tmp_path / "whole")
+    assert run_and_stop.end() == 0, run_and_stop.text
+    assert sum(row["calls_mean"] for row in rows(run_and_stop.out, "rl")) > 1
     run = Running(recipe, tmp_path / "run", "cluster.sandbox_workers=2")
     wait_for_a_moment(run, "rl", moment)
-    os.kill(moment.choice(run.processes("ServiceHost")), signal.SIGKILL)
+    os.kill(moment.choice(run.processes("ServiceActor")), signal.SIGKILL)
     assert run.end() == 0, run.text
-    alike(run.out, whole.out, SUMS_STEPS)
-    assert "has died; it is started again" in " ".join(run.output.read_text().split())
+    alike(run.out, run_and_stop.out, SUMS_STEPS)
+    assert "crashed; it is restarted" in " ".join(run.output.read_text().split())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_driver_may_be_killed(
-    how: signal.Signals, recipe: Path, whole: Path, tmp_path: Path
+    how: signal.Signals, recipe: Path, run_and_stop: Path, tmp_path: Path
 ) -> None:
     moment = random.Random(how)
     for stage in ("base", "rl"):
         run = Running(recipe, tmp_path / "run", *MANY)
         wait_for_a_moment(run, stage, moment)
-        kinds = ("EngineHost", "RankHost", "ServiceHost")
+        kinds = ("EngineActor", "TrainerActor", "ServiceActor")
         processes = [process for kind in kinds for process in run.processes(kind)]
         os.kill(run.process.pid, how)
         assert run.end() == (-how if how == signal.SIGKILL else 130), run.text
         until_gone(processes)
     run = Running(recipe, tmp_path / "run", *MANY)
     assert run.end() == 0, run.text
-    alike(run.out, whole)
+    alike(run.out, run_and_stop)
     assert "Traceback" not in run.output.read_text()
 
 

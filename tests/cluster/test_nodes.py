@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from cli_parts import TINY
-from fieldcraft.tools.serving import free_port
+from fieldcraft.tools.serving import find_free_port
 
 pytestmark = pytest.mark.slow
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 SECONDS = 300
 
 
-class Town:
+class RayNodes:
     """Nodes that know each other by a token."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Town:
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }
-        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self.address = f"127.0.0.1:{find_free_port('127.0.0.1')}"
 
     def head(self) -> None:
         port = self.address.partition(":")[2]
@@ -71,10 +71,10 @@ class Town:
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
+def ray_nodes(tmp_path: Path) -> Iterator[RayNodes]:
     pytest.importorskip("ray")
     with ExitStack() as stack:
-        yield Town(stack, tmp_path)
+        yield RayNodes(stack, tmp_path)
 
 
 @contextmanager
@@ -89,43 +89,43 @@ def without(folder: Path) -> Iterator[tuple[str, ...]]:
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2, done.stdout + done.stderr
-    loading, said = done.stderr.strip().splitlines()
+    loading, message = done.stderr.strip().splitlines()
     assert loading == "Loading torch and transformers ..."
-    return said
+    return message
 
 
-def test_a_node_with_another_version(town: Town, tmp_path: Path) -> None:
+def test_a_node_with_another_version(ray_nodes: RayNodes, tmp_path: Path) -> None:
     other = tmp_path / "other" / "transformers-4.0.0.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.0.0\n")
     paths = f"{other.parent}:{os.environ.get('PYTHONPATH', '')}"
-    town.head()
-    town.worker(PYTHONPATH=paths)
-    town.until_there(2)
-    said = sentence(town.run(tmp_path / "run", "cluster.trainers=2", "cluster.engines=2"))
-    assert "has transformers 4.0.0 and this machine has" in said
+    ray_nodes.head()
+    ray_nodes.worker(PYTHONPATH=paths)
+    ray_nodes.until_there(2)
+    message = sentence(ray_nodes.run(tmp_path / "run", "cluster.trainers=2", "cluster.engines=2"))
+    assert "has transformers 4.0.0 and this machine has" in message
     assert not list((tmp_path / "run").glob("base*"))
 
 
-def test_a_folder_that_is_not_shared(town: Town, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_shared(ray_nodes: RayNodes, tmp_path: Path) -> None:
     shared = tmp_path / "runs"
     shared.mkdir()
-    town.head()
+    ray_nodes.head()
     with without(shared) as around:
-        town.worker(*around)
-        town.until_there(2)
-        said = sentence(town.run(shared / "run", "cluster.trainers=2", "cluster.engines=2"))
-    assert f"does not see the run folder {shared / 'run'}" in said
+        ray_nodes.worker(*around)
+        ray_nodes.until_there(2)
+        message = sentence(ray_nodes.run(shared / "run", "cluster.trainers=2", "cluster.engines=2"))
+    assert f"cannot access the run folder {shared / 'run'}" in message
     assert not list((shared / "run").glob("base*"))
 
 
-def test_fewer_devices_than_asked_for(town: Town, tmp_path: Path) -> None:
-    town.head()
-    town.until_there(1)
-    said = sentence(town.run(tmp_path / "run", "cluster.trainers=2", "cluster.engines=2"))
-    assert "asks for 4 devices (2 trainers and 2 engines) and there are 1:" in said
+def test_fewer_devices_than_asked_for(ray_nodes: RayNodes, tmp_path: Path) -> None:
+    ray_nodes.head()
+    ray_nodes.until_there(1)
+    message = sentence(ray_nodes.run(tmp_path / "run", "cluster.trainers=2", "cluster.engines=2"))
+    assert "requires 4 devices (2 trainers and 2 engines), but the cluster has 1:" in message
 
 
-def test_a_cluster_that_is_not_there(town: Town, tmp_path: Path) -> None:
-    said = sentence(town.run(tmp_path / "run", "cluster.engines=2"))
-    assert f"no Ray cluster answers at {town.address}" in said
+def test_a_cluster_that_is_not_there(ray_nodes: RayNodes, tmp_path: Path) -> None:
+    message = sentence(ray_nodes.run(tmp_path / "run", "cluster.engines=2"))
+    assert f"no Ray cluster responds at {ray_nodes.address}" in message

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fieldcraft.cluster.placement import Place, place
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.cluster.placement import ProcessPlacement, place_processes
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.types import UserError
 
 
 def test_trainers_fill_the_first_nodes_and_engines_the_rest() -> None:
-    places = place(Cluster(trainers=3, engines=2), [4, 4])
-    assert [(p.role, p.number, p.node, p.first) for p in places] == [
+    places = place_processes(ClusterConfig(trainers=3, engines=2), [4, 4])
+    assert [(p.role, p.index, p.node, p.first_device) for p in places] == [
         ("trainer", 0, 0, 0),
         ("trainer", 1, 0, 1),
         ("trainer", 2, 0, 2),
@@ -24,23 +24,31 @@ def test_trainers_fill_the_first_nodes_and_engines_the_rest() -> None:
 
 
 def test_an_engine_of_two_devices_lies_on_one_node() -> None:
-    places = place(Cluster(trainers=3, engines=2, engine_devices=2), [4, 4])
-    assert places[3:] == [Place("engine", 0, 1, 0, 2), Place("engine", 1, 1, 2, 2)]
+    places = place_processes(ClusterConfig(trainers=3, engines=2, engine_devices=2), [4, 4])
+    assert places[3:] == [
+        ProcessPlacement("engine", 0, 1, 0, 2),
+        ProcessPlacement("engine", 1, 1, 2, 2),
+    ]
 
 
 def test_colocated_engines_lie_on_the_devices_of_trainers() -> None:
-    places = place(Cluster(trainers=4, engines=2, engine_devices=2, colocate=True), [2, 2])
-    assert places[4:] == [Place("engine", 0, 0, 0, 2), Place("engine", 1, 1, 0, 2)]
+    places = place_processes(
+        ClusterConfig(trainers=4, engines=2, engine_devices=2, colocate=True), [2, 2]
+    )
+    assert places[4:] == [
+        ProcessPlacement("engine", 0, 0, 0, 2),
+        ProcessPlacement("engine", 1, 1, 0, 2),
+    ]
 
 
 def test_fewer_devices_than_asked_for_are_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"asks for 12 devices \(8 trainers and 4 engines\).* 8:"):
-        place(Cluster(trainers=8, engines=4), [4, 4])
+    with pytest.raises(UserError, match=r"requires 12 devices \(8 trainers and 4 engines\).* 8:"):
+        place_processes(ClusterConfig(trainers=8, engines=4), [4, 4])
 
 
 def test_engines_that_fit_in_number_but_not_on_a_node_are_a_sentence() -> None:
-    with pytest.raises(UserError, match="on one node and the nodes have 3, 3"):
-        place(Cluster(trainers=2, engines=2, engine_devices=2), [3, 3])
+    with pytest.raises(UserError, match="on one node, and the nodes have 3, 3"):
+        place_processes(ClusterConfig(trainers=2, engines=2, engine_devices=2), [3, 3])
 
 
 @given(
@@ -52,14 +60,16 @@ def test_engines_that_fit_in_number_but_not_on_a_node_are_a_sentence() -> None:
 def test_no_device_is_given_twice(
     trainers: int, engines: int, devices: int, nodes: list[int]
 ) -> None:
-    cluster = Cluster(trainers=trainers, engines=engines, engine_devices=devices)
+    cluster = ClusterConfig(trainers=trainers, engines=engines, engine_devices=devices)
     try:
-        places = place(cluster, nodes)
+        places = place_processes(cluster, nodes)
     except UserError:
         return
     assert len(places) == trainers + engines
     for node, has in enumerate(nodes):
-        here = sorted((p.first, p.first + p.devices) for p in places if p.node == node)
+        here = sorted(
+            (p.first_device, p.first_device + p.num_devices) for p in places if p.node == node
+        )
         assert all(end <= begin for (_, end), (begin, _) in pairwise(here))
         assert all(end <= has for _, end in here)
 
@@ -75,4 +85,4 @@ def test_no_device_is_given_twice(
 )
 def test_keys_that_do_not_fit_together_are_refused(keys: dict[str, int], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        Cluster(**keys)
+        ClusterConfig(**keys)

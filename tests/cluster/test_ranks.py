@@ -16,17 +16,17 @@ import pytest
 import torch
 
 from engine_parity import PROMPT, TOKENIZER, sharp_model
-from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.cluster.engines import Engines
-from fieldcraft.cluster.ranks import HEALTH, RanksLost, RayRanks
-from fieldcraft.cluster.session import joined
-from fieldcraft.cluster.sources import OnRanks
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.cluster.engine_pool import EnginePool
+from fieldcraft.cluster.ranks import HEALTH_GROUP, RayTrainerGroup, TrainersLostError
+from fieldcraft.cluster.session import open_cluster
+from fieldcraft.cluster.sources import ShardedWeights
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.model import empty_model, load_model
+from fieldcraft.sampling import SamplingParams
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.model import load_model, make_empty_model
 from fieldcraft.train.sharding.specs import PolicySpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 from fieldcraft.train.trainer import Trainer
@@ -38,7 +38,7 @@ OPTIM = Optim(lr=1e-2)
 class Scene:
     """A policy on two ranks."""
 
-    def __init__(self, ranks: RayRanks, ray: Any, folder: Path) -> None:
+    def __init__(self, ranks: RayTrainerGroup, ray: Any, folder: Path) -> None:
         self.ray = ray
         self.folder = folder / "model"
         sharp_model(self.folder, "qwen3")
@@ -46,26 +46,28 @@ class Scene:
         self.trainer = self.begin()
 
     def begin(self) -> ShardedTrainer:
-        self.ranks.begin()
+        self.ranks.start()
         spec = PolicySpec(folder=self.folder, optim=OPTIM, steps=9)
         return ShardedTrainer(self.ranks, spec)
 
 
 @pytest.fixture(scope="module")
-def ranks(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayRanks]:
+def ranks(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTrainerGroup]:
     """Two processes, which the tests share."""
-    with joined(Cluster(trainers=2), "cpu", tmp_path_factory.mktemp("ranks")) as session:
-        made = RayRanks(session)
+    with open_cluster(
+        ClusterConfig(trainers=2), "cpu", tmp_path_factory.mktemp("ranks")
+    ) as session:
+        made = RayTrainerGroup(session)
         yield made
         asyncio.run(made.close())
 
 
 @pytest.fixture
-def scene(ranks: RayRanks, ray: Any, tmp_path: Path) -> Scene:
+def scene(ranks: RayTrainerGroup, ray: Any, tmp_path: Path) -> Scene:
     return Scene(ranks, ray, tmp_path)
 
 
-def units(seed: int) -> list[Unit]:
+def units(seed: int) -> list[SampleUnit]:
     """Eight texts of different lengths."""
     drawn = np.random.default_rng(seed)
     return [(text(drawn.integers(3, 400, drawn.integers(4, 40))),) for _ in range(8)]
@@ -80,25 +82,25 @@ def text(ids: np.ndarray) -> Sample:
 
 @pytest.mark.long
 def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
-    scene: Scene, engines: Engines
+    scene: Scene, engines: EnginePool
 ) -> None:
     here = Trainer(load_model(scene.folder, torch.device("cpu")), OPTIM, 9)
     for step in range(3):
-        row = scene.trainer.step(units(step), CrossEntropy(), 100.0)
-        expected = here.step(units(step), CrossEntropy(), 100.0)
+        row = scene.trainer.step(units(step), CrossEntropyLoss(), 100.0)
+        expected = here.step(units(step), CrossEntropyLoss(), 100.0)
         assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-    model = empty_model(scene.folder)
-    source = OnRanks(scene.ranks, scene.trainer, model.config)
-    fleet = engines.fleet(model, TOKENIZER, source=source, max_rows=8)
+    model = make_empty_model(scene.folder)
+    source = ShardedWeights(scene.ranks, scene.trainer, model.config)
+    group = engines.make_group(model, TOKENIZER, source=source, max_rows=8)
 
     async def work() -> None:
         try:
-            await fleet.publish(3)
-            found = await fleet.generate(PROMPT, Sampling(20, seed=1), "s")
+            await group.update_weights(3)
+            found = await group.generate(PROMPT, SamplingParams(20, seed=1), "s")
             engine = LocalEngine(here.model, TOKENIZER, max_rows=8)
-            assert found.ids == (await engine.generate(PROMPT, Sampling(20, seed=1), "s")).ids
+            assert found.ids == (await engine.generate(PROMPT, SamplingParams(20, seed=1), "s")).ids
         finally:
-            await fleet.close()
+            await group.close()
 
     asyncio.run(work())
 
@@ -106,27 +108,27 @@ def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
 def train_on(trainer: ShardedTrainer) -> None:
     """Until it fails."""
     for step in count(3):
-        trainer.step(units(step), CrossEntropy(), 100.0)
+        trainer.step(units(step), CrossEntropyLoss(), 100.0)
 
 
 @pytest.mark.long
 def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> None:
     checkpoint = scene.folder.parent / "step-000002"
     for step in range(2):
-        scene.trainer.step(units(step), CrossEntropy(), 100.0)
+        scene.trainer.step(units(step), CrossEntropyLoss(), 100.0)
     scene.trainer.save(checkpoint, TOKENIZER, {"state": 7})
-    scene.trainer.settle()
-    row = scene.trainer.step(units(2), CrossEntropy(), 100.0)
+    scene.trainer.wait_for_saves()
+    row = scene.trainer.step(units(2), CrossEntropyLoss(), 100.0)
     moment = random.Random(3)
     victim = scene.ranks._actors[moment.randrange(2)]
-    process = scene.ray.get(victim.process.remote())
+    process = scene.ray.get(victim.get_process_id.remote())
     threading.Timer(moment.uniform(0, 0.5), os.kill, (process, signal.SIGKILL)).start()
-    with pytest.raises(RanksLost):
+    with pytest.raises(TrainersLostError):
         train_on(scene.trainer)
     scene.trainer = scene.begin()
     assert scene.trainer.load(checkpoint) == {"state": 7}
     assert scene.trainer.done == 2
-    again = scene.trainer.step(units(2), CrossEntropy(), 100.0)
+    again = scene.trainer.step(units(2), CrossEntropyLoss(), 100.0)
     assert again["loss"] == pytest.approx(row["loss"], abs=1e-6)
 
 
@@ -134,20 +136,22 @@ def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> No
 def test_a_rank_that_hangs_is_ended(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldcraft.cluster.ranks.PULSE", 0.5)
-    with joined(Cluster(trainers=2), "cpu", tmp_path) as session:
-        scene = Scene(RayRanks(session), ray, tmp_path)
-        impatient = replace(session, settings=Cluster(trainers=2, silence=2.0))
+    monkeypatch.setattr("fieldcraft.cluster.ranks.HEALTH_CHECK_SECONDS", 0.5)
+    with open_cluster(ClusterConfig(trainers=2), "cpu", tmp_path) as session:
+        scene = Scene(RayTrainerGroup(session), ray, tmp_path)
+        impatient = replace(session, settings=ClusterConfig(trainers=2, silence=2.0))
         monkeypatch.setattr(scene.ranks, "_session", impatient)
-        scene.trainer.step(units(0), CrossEntropy(), 100.0)
-        asked = scene.ranks._actors[1].process.options(concurrency_group=HEALTH).remote()
+        scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)
+        asked = (
+            scene.ranks._actors[1].get_process_id.options(concurrency_group=HEALTH_GROUP).remote()
+        )
         os.kill(ray.get(asked), signal.SIGSTOP)
-        with pytest.raises(RanksLost, match="no answer for 2 s"):
+        with pytest.raises(TrainersLostError, match="no heartbeat for 2 s"):
             train_on(scene.trainer)
         asyncio.run(scene.ranks.close())
 
 
 def test_what_ranks_refuse_is_a_sentence(scene: Scene, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no checkpoint"):
+    with pytest.raises(UserError, match="is not a checkpoint"):
         ShardedTrainer(scene.ranks, PolicySpec(folder=tmp_path / "x", optim=OPTIM, steps=9))
-    scene.trainer.step(units(0), CrossEntropy(), 100.0)  # they can go on
+    scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)  # they can go on

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.cluster.services import InTurn, Services
-from fieldcraft.cluster.session import Session, joined
-from fieldcraft.config.cluster import Cluster
-from fieldcraft.engine.home import Home
+from fieldcraft.cluster.services import FailoverTool, ServicePool
+from fieldcraft.cluster.session import ClusterSession, open_cluster
+from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.tools.python.tool import make_python
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.types import Tool, ToolUnavailable, UserError
+from fieldcraft.types import Tool, ToolUnavailableError, UserError
 
 
 @pytest.fixture
-def session(ray: Any, tmp_path: Path) -> Iterator[Session]:
-    with joined(Cluster(search_servers=2), "cpu", tmp_path) as session:
+def session(ray: Any, tmp_path: Path) -> Iterator[ClusterSession]:
+    with open_cluster(ClusterConfig(search_servers=2), "cpu", tmp_path) as session:
         yield session
 
 
-def run(services: Services, work: Callable[[], Awaitable[Any]]) -> Any:
-    async def whole() -> Any:
+def run(services: ServicePool, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def run_and_stop() -> Any:
         try:
             async with asyncio.timeout(300):
                 await services.start()
@@ -37,34 +37,34 @@ def run(services: Services, work: Callable[[], Awaitable[Any]]) -> Any:
         finally:
             await services.close()
 
-    return asyncio.run(whole())
+    return asyncio.run(run_and_stop())
 
 
-async def heard(said: list[Any]) -> None:
+async def wait_for_message(messages: list[Any]) -> None:
     """Ray tells a death when the server may already answer again."""
-    while not said:
+    while not messages:
         await asyncio.sleep(0.05)
 
 
-async def kill_one(services: Services, number: int) -> None:
-    process = await services.actors[number].process.remote()
+async def kill_one(services: ServicePool, number: int) -> None:
+    process = await services.actors[number].get_process_id.remote()
     os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.long
-def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None:
+def test_a_search_server_may_be_killed(session: ClusterSession, tmp_path: Path) -> None:
     names = ["Arden", "Borla", "Cassin", "Delve"]
     corpus = tmp_path / "corpus.jsonl"
     lines = [json.dumps({"id": n, "contents": f'"{n}"\n{n} is a town by the sea.'}) for n in names]
     corpus.write_text("\n".join(lines), "utf-8")
     build_index(corpus, tmp_path / "index")
-    said: list[Any] = []
-    home = Home(tmp_path, said.append)
-    services = Services(session, home, "search", 2, tmp_path / "index")
+    messages: list[Any] = []
+    resources = RunResources(tmp_path, messages.append)
+    services = ServicePool(session, resources, "search", 2, tmp_path / "index")
 
     async def work() -> None:
         tools = [RemoteSearchTool(url, 1, retries=0) for url in services.urls]
-        search = InTurn(tools, 200.0)
+        search = FailoverTool(tools, 200.0)
         here = SearchTool(SearchIndex.load(tmp_path / "index"), 1)
         expected = {name: await here(query=name) for name in names}
         await kill_one(services, random.Random(1).randrange(2))
@@ -72,50 +72,50 @@ def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None
             found = await asyncio.gather(*(search(query=name) for name in names))
             assert found == list(expected.values())
         for tool in tools:  # it has its address again
-            await InTurn([tool], 200.0)(query="Arden")
-        await heard(said)
+            await FailoverTool([tool], 200.0)(query="Arden")
+        await wait_for_message(messages)
 
     run(services, work)
-    assert [one.text.partition(" has died")[0] for one in said] == ["search server 0"]
+    assert [one.text.partition(" crashed")[0] for one in messages] == ["search server 0"]
 
 
 @pytest.mark.long
-def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> None:
-    said: list[Any] = []
-    services = Services(session, Home(tmp_path, said.append), "sandbox", 1)
+def test_a_sandbox_worker_may_be_killed(session: ClusterSession, tmp_path: Path) -> None:
+    messages: list[Any] = []
+    services = ServicePool(session, RunResources(tmp_path, messages.append), "sandbox", 1)
 
     async def work() -> list[str]:
         python = make_python(url=services.urls[0])
-        tool = InTurn([python], 200.0)  # type: ignore[list-item]
+        tool = FailoverTool([python], 200.0)  # type: ignore[list-item]
         first = await tool(code="print(6 * 7)")
         await kill_one(services, 0)
         second = await tool(code="print(6 * 8)")
-        await heard(said)
+        await wait_for_message(messages)
         return [first, second]
 
     assert [text.strip() for text in run(services, work)] == ["42", "48"]
-    assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
+    assert [one.text.partition(" crashed")[0] for one in messages] == ["sandbox server 0"]
 
 
 @pytest.mark.slow
 def test_a_server_that_hangs_is_ended(ray: Any, tmp_path: Path) -> None:
-    with joined(Cluster(sandbox_workers=1, silence=2.0), "cpu", tmp_path) as session:
-        said: list[Any] = []
-        services = Services(session, Home(tmp_path, said.append), "sandbox", 1)
+    with open_cluster(ClusterConfig(sandbox_workers=1, silence=2.0), "cpu", tmp_path) as session:
+        messages: list[Any] = []
+        services = ServicePool(session, RunResources(tmp_path, messages.append), "sandbox", 1)
 
         async def work() -> str:
-            os.kill(await services.actors[0].process.remote(), signal.SIGSTOP)
+            os.kill(await services.actors[0].get_process_id.remote(), signal.SIGSTOP)
             python = make_python(url=services.urls[0], limits={"wall_seconds": 1.0})
-            text = await InTurn([python], 200.0)(code="print(6 * 8)")  # type: ignore[list-item]
-            await heard(said)
+            text = await FailoverTool([python], 200.0)(code="print(6 * 8)")  # type: ignore[list-item]
+            await wait_for_message(messages)
             return text
 
         assert run(services, work).strip() == "48"
-    assert "sandbox server 0 has died" in said[0].text
+    assert "sandbox server 0 crashed" in messages[0].text
 
 
-def test_an_index_that_is_none_is_a_sentence(session: Session, tmp_path: Path) -> None:
-    services = Services(session, Home(tmp_path), "search", 1, tmp_path / "index")
+def test_an_index_that_is_none_is_a_sentence(session: ClusterSession, tmp_path: Path) -> None:
+    services = ServicePool(session, RunResources(tmp_path), "search", 1, tmp_path / "index")
     with pytest.raises(UserError, match="holds no search index"):
         run(services, lambda: asyncio.sleep(0))
 
@@ -128,8 +128,8 @@ def test_servers_that_stay_away_count_as_unavailable(tmp_path: Path) -> None:
             self.schema: dict[str, Any] = {}
 
         async def __call__(self, **arguments: Any) -> str:
-            raise ToolUnavailable("no answer")
+            raise ToolUnavailableError("no answer")
 
     tools: list[Tool] = [Away(), Away()]
-    with pytest.raises(ToolUnavailable, match="no answer"):
-        asyncio.run(InTurn(tools, 0.01)(query="x"))
+    with pytest.raises(ToolUnavailableError, match="no answer"):
+        asyncio.run(FailoverTool(tools, 0.01)(query="x"))

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from fieldcraft.cluster import session
-from fieldcraft.cluster.preflight import refuse_other_versions
-from fieldcraft.cluster.session import joined
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.cluster.preflight import require_same_versions
+from fieldcraft.cluster.session import open_cluster
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.types import UserError
 
 
-def refused(cluster: Cluster, folder: Path, device: str = "cpu") -> str:
+def refused(cluster: ClusterConfig, folder: Path, device: str = "cpu") -> str:
     """The sentence."""
-    with pytest.raises(UserError) as caught, joined(cluster, device, folder):
+    with pytest.raises(UserError) as caught, open_cluster(cluster, device, folder):
         pass
     assert list(folder.iterdir()) == []
     sentence = str(caught.value)
@@ -26,13 +26,13 @@ def refused(cluster: Cluster, folder: Path, device: str = "cpu") -> str:
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_fewer_cores_than_asked_for(ray: Any, tmp_path: Path, device: str) -> None:
-    sentence = refused(Cluster(trainers=7, engines=2), tmp_path, device)
-    assert "asks for 9 devices (7 trainers and 2 engines) and there are 8:" in sentence
+    sentence = refused(ClusterConfig(trainers=7, engines=2), tmp_path, device)
+    assert "requires 9 devices (7 trainers and 2 engines), but the cluster has 8:" in sentence
 
 
 def test_fewer_gpus_than_asked_for(ray: Any, tmp_path: Path) -> None:
-    sentence = refused(Cluster(trainers=2), tmp_path, "cuda")
-    assert "asks for 2 devices (2 trainers and 0 engines) and there are 0:" in sentence
+    sentence = refused(ClusterConfig(trainers=2), tmp_path, "cuda")
+    assert "requires 2 devices (2 trainers and 0 engines), but the cluster has 0:" in sentence
 
 
 def test_devices_that_another_run_has(
@@ -42,29 +42,29 @@ def test_devices_that_another_run_has(
     second = tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    with joined(Cluster(trainers=5), "cpu", first), monkeypatch.context() as impatient:
-        impatient.setattr(session, "PATIENCE", 1)
-        assert "another run may have them" in refused(Cluster(engines=5), second)
-    with joined(Cluster(engines=5), "cpu", second) as found:  # they are free again
-        assert [place.number for place in found.of("engine")] == [0, 1, 2, 3, 4]
+    with open_cluster(ClusterConfig(trainers=5), "cpu", first), monkeypatch.context() as impatient:
+        impatient.setattr(session, "RESERVE_TIMEOUT_SECONDS", 1)
+        assert "another run may hold them" in refused(ClusterConfig(engines=5), second)
+    with open_cluster(ClusterConfig(engines=5), "cpu", second) as found:  # they are free again
+        assert [place.index for place in found.select_placements("engine")] == [0, 1, 2, 3, 4]
 
 
 def test_a_port_in_use(ray: Any, tmp_path: Path) -> None:
     with socket.create_server((ray.util.get_node_ip_address(), 0)) as server:
         port = server.getsockname()[1]
-        sentence = refused(Cluster(trainers=1, port=port), tmp_path)
-        with joined(Cluster(engines=1, port=port), "cpu", tmp_path):
+        sentence = refused(ClusterConfig(trainers=1, port=port), tmp_path)
+        with open_cluster(ClusterConfig(engines=1, port=port), "cpu", tmp_path):
             pass  # nobody listens there without trainers
     assert f"cluster.port={port} is in use on the node" in sentence
-    with joined(Cluster(trainers=1, port=port), "cpu", tmp_path) as found:
-        assert found.described == f"device cpu: 1 trainers on {found.nodes[0].address}"
+    with open_cluster(ClusterConfig(trainers=1, port=port), "cpu", tmp_path) as found:
+        assert found.summary == f"device cpu: 1 trainers on {found.nodes[0].address}"
 
 
 def test_other_versions() -> None:
     here = {"Python": "3.12.1", "torch": "2.13.0", "fieldcraft": "0.1.0"}
-    refuse_other_versions(here, dict(here), "10.0.0.2")
+    require_same_versions(here, dict(here), "10.0.0.2")
     with pytest.raises(UserError, match=r"2 has torch 2\.12\.0 and this machine has 2\.13"):
-        refuse_other_versions(here, {**here, "torch": "2.12.0"}, "10.0.0.2")
+        require_same_versions(here, {**here, "torch": "2.12.0"}, "10.0.0.2")
 
 
 def test_colocated_engines_take_no_devices_of_their_own(ray: Any, tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_colocated_engines_take_no_devices_of_their_own(ray: Any, tmp_path: Path
         def name(self) -> str:
             return "engine"
 
-    cluster = Cluster(trainers=5, engines=5, colocate=True)
-    with joined(cluster, "cpu", tmp_path) as found:
-        assert len(found.places) == 10
-        actors = [found.actor(place, Named) for place in found.of("engine")]
+    cluster = ClusterConfig(trainers=5, engines=5, colocate=True)
+    with open_cluster(cluster, "cpu", tmp_path) as found:
+        assert len(found.placements) == 10
+        actors = [found.start_actor(place, Named) for place in found.select_placements("engine")]
         assert ray.get([actor.name.remote() for actor in actors]) == ["engine"] * 5
         for actor in actors:
             ray.kill(actor)
@@ -89,4 +89,4 @@ def test_a_ray_that_starts_too_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray, "init", slow)  # a real one takes half a minute and a busy machine
     with pytest.raises(UserError, match=r"did not start in time \(The current node timed out"):
-        session._begin(Cluster(), "cpu")
+        session._start_ray(ClusterConfig(), "cpu")

@@ -62,4 +62,4 @@ def test_a_server_may_be_killed(tmp_path: Path) -> None:
     os.kill(random.Random(0).choice(mine), signal.SIGKILL)
     assert run.end() == 0, run.text
     check_steps(run)
-    assert "what it was asked for is asked again" in " ".join(run.output.read_text().split())
+    assert "its requests are retried" in " ".join(run.output.read_text().split())

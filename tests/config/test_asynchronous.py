@@ -11,7 +11,7 @@ from transformers import Qwen2Config
 from fieldcraft import Rl
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import memory_bytes
+from fieldcraft.runs.memory import estimate_stage_memory
 from fieldcraft.types import UserError
 
 KEY = "stages.rl2.async.max_staleness"
@@ -88,9 +88,9 @@ def test_memory_holds_training_and_rollouts_at_once() -> None:
             device=torch.device("cpu"),
             config=config,
             parameters=10**6,
-            trained=10**6,
+            trainable_parameters=10**6,
         )
-        return memory_bytes(setup, recipe.stages["rl2"])
+        return estimate_stage_memory(setup, recipe.stages["rl2"])
 
     group = ["stages.rl2.group=2000"]  # so many that the caches are the larger part
     tokens = -(-600 // 32) * 32

@@ -17,7 +17,7 @@ from fieldcraft.types import UserError
         ),
         (f"recipe: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
         ("recipe: x\nrows: &all {b: *all}", "the recipe is nested too deeply"),
-        ("recipe: x\n3: x", "the key 3 is no text"),
+        ("recipe: x\n3: x", "the key 3 is not a string"),
         ("recipe: x\n? {a: b}\n: c", "a key is not plain text, line 2"),
     ],
 )

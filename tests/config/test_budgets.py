@@ -14,20 +14,20 @@ from fieldcraft.types import UserError
 def test_evaluations_have_a_budget_of_their_own() -> None:
     recipe = load_recipe("smoke", ["evaluation.budget={max_calls: 12, total_tokens: 900}"])
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (4, 600)
-    acting = recipe.as_evaluated
+    acting = recipe.evaluation_recipe
     assert (acting.budget.max_calls, acting.budget.total_tokens) == (12, 900)
     assert acting.budget.turn_tokens == recipe.budget.turn_tokens
-    assert acting.as_evaluated == acting
+    assert acting.evaluation_recipe == acting
     assert build_recipe(dump_recipe(recipe)) == recipe
 
 
 def test_a_fold_of_an_evaluation_keeps_what_it_does_not_say() -> None:
     recipe = load_recipe("fold-mini", ["budget.fold.most=3", "evaluation.budget.fold.at=120"])
-    fold = recipe.as_evaluated.budget.fold
+    fold = recipe.evaluation_recipe.budget.fold
     assert fold is not None
     assert (fold.at, fold.most) == (120, 3)
     unfolded = load_recipe("fold-mini", ["evaluation.budget.fold=null"])
-    assert unfolded.as_evaluated.budget.fold is None
+    assert unfolded.evaluation_recipe.budget.fold is None
     assert unfolded.budget.fold is not None
 
 
@@ -35,14 +35,20 @@ def test_a_fold_of_an_evaluation_keeps_what_it_does_not_say() -> None:
     ("override", "parts"),
     [
         ("evaluation.budget.max_call=2", ["no key 'max_call'", "did you mean 'max_calls'"]),
-        ("evaluation.budget.call_seconds=2", ["that of the whole run", "budget.call_seconds"]),
+        (
+            "evaluation.budget.call_seconds=2",
+            ["only be set for the whole run", "budget.call_seconds"],
+        ),
         ("evaluation.budget.max_calls=0", ["budget.max_calls", "greater than 0"]),
         ("evaluation.budget.fold.at=600", ["a chain ends at total_tokens=600", "fold.at=600"]),
         ("evaluation.budget.fold={at: 60, att: 60}", ["budget.fold.att: extra inputs"]),
-        ("budget.answer_tokens=32", ["answer_tokens belongs to at_limit: answer; remove it"]),
+        (
+            "budget.answer_tokens=32",
+            ["answer_tokens has no effect unless at_limit is answer: remove it"],
+        ),
         (
             "budget={at_limit: end, max_refusals: 2}",
-            ["max_refusals belongs to at_limit: tell; remove it"],
+            ["max_refusals has no effect unless at_limit is tell: remove it"],
         ),
         ("budget.at_limit=ask", ["'budget.at_limit'", "'tell'"]),
         ("evaluation.budget=7", ["'evaluation.budget'", "a mapping"]),
@@ -69,20 +75,24 @@ def rl2(*overrides: str) -> tuple[Recipe, Rl]:
 
 def test_the_budget_of_a_stage_changes_by_step() -> None:
     recipe, stage = rl2(LATER)
-    found = [stage.limits_at(recipe.budget, number) for number in range(6)]
+    found = [stage.budget_at_step(recipe.budget, number) for number in range(6)]
     assert [limits.total_tokens for limits in found] == [300, 300, 600, 600, 600, 600]
     assert [limits.max_calls for limits in found] == [4, 4, 1, 1, 1, 4]
-    assert [(p.begin, p.end) for p in stage.periods(recipe.budget)] == [(0, 2), (2, 5), (5, 6)]
+    assert [(p.start_step, p.end_step) for p in stage.budget_periods(recipe.budget)] == [
+        (0, 2),
+        (2, 5),
+        (5, 6),
+    ]
     assert build_recipe(dump_recipe(recipe)) == recipe
-    assert recipe.stages["sft2"].periods(recipe.budget) == ()
+    assert recipe.stages["sft2"].budget_periods(recipe.budget) == ()
 
 
 def test_a_stage_may_have_one_budget_of_its_own() -> None:
     recipe, stage = rl2("stages.rl2.budget={max_calls: 2}")
-    [period] = stage.periods(recipe.budget)
-    assert (period.begin, period.end, period.limits.max_calls) == (0, 6, 2)
-    [period] = rl2()[1].periods(recipe.budget)
-    assert period.limits == recipe.budget
+    [period] = stage.budget_periods(recipe.budget)
+    assert (period.start_step, period.end_step, period.budget.max_calls) == (0, 6, 2)
+    [period] = rl2()[1].budget_periods(recipe.budget)
+    assert period.budget == recipe.budget
 
 
 @pytest.mark.parametrize(
@@ -91,12 +101,15 @@ def test_a_stage_may_have_one_budget_of_its_own() -> None:
         ("{until: 3, max_calls: 2}", ["rl2.budget", "lasts to its end, so remove its `until`"]),
         ("[{max_calls: 2}, {}]", ["rl2.budget", "needs `until`, a number of steps"]),
         ("[{until: 3}, {until: 3}, {}]", ["rl2.budget", "raise its until"]),
-        ("[{until: 6}, {max_calls: 2}]", ["'rl2'", "changes after step 6, and it has 6 steps"]),
+        (
+            "[{until: 6}, {max_calls: 2}]",
+            ["'rl2'", "the stage has only 6 steps"],
+        ),
         ("{max_call: 2}", ["no key 'max_call'", "did you mean 'max_calls'"]),
-        ("{concurrent_calls: 2}", ["that of the whole run", "budget.concurrent_calls"]),
+        ("{concurrent_calls: 2}", ["only be set for the whole run", "budget.concurrent_calls"]),
         ("{total_tokens: 0}", ["'rl2'", "budget.total_tokens", "greater than 0"]),
-        ("{fold: {at: 90, request: So}}", ["'rl2'", "that of budget.fold: set it there"]),
-        ("{answer_tokens: 9}", ["'rl2'", "answer_tokens belongs to at_limit: answer"]),
+        ("{fold: {at: 90, request: So}}", ["'rl2'", "set budget.fold.request instead"]),
+        ("{answer_tokens: 9}", ["'rl2'", "answer_tokens has no effect unless at_limit is answer"]),
         ("7", ["stages.rl2.budget", "a list"]),
     ],
 )
@@ -115,7 +128,7 @@ def test_a_supervised_stage_has_none() -> None:
 def test_overlong_is_a_share_of_each_limit() -> None:
     own = ["stages.rl2.overlong_penalty=1", "stages.rl2.overlong_cache=0.125"]
     recipe, stage = rl2("stages.rl2.budget=[{until: 2, total_tokens: 400}, {}]", *own)
-    spans = [stage.overlong_span(p.limits) for p in stage.periods(recipe.budget)]
+    spans = [stage.resolve_overlong_buffer(p.budget) for p in stage.budget_periods(recipe.budget)]
     assert spans == [(400, 50), (600, 75)]
     with pytest.raises(UserError, match=r"ends at budget\.total_tokens=300, before overlong_l"):
         load_recipe("smoke", [LATER, own[0], "stages.rl2.overlong_limit=500"])
@@ -138,7 +151,7 @@ def test_only_evaluations_may_make_the_policy_answer() -> None:
     own = ["budget.at_limit=answer", "budget.answer_tokens=99", "evaluation.budget.at_limit=tell"]
     recipe = load_recipe("smoke", own)
     assert (recipe.budget.at_limit, recipe.budget.answer_tokens) == ("answer", 99)
-    evaluated = recipe.as_evaluated.budget
+    evaluated = recipe.evaluation_recipe.budget
     assert (evaluated.at_limit, evaluated.answer_tokens) == ("tell", None)
 
 
@@ -156,9 +169,9 @@ def test_what_an_environment_of_others_does_not_do(tmp_path: Path, key: str, pla
 
 
 def test_a_teacher_ends_by_itself() -> None:
-    with pytest.raises(UserError, match=r"budget\.at_limit changes nothing with collect"):
+    with pytest.raises(UserError, match=r"budget\.at_limit has no effect with collect"):
         load_recipe("autocoa-data", ["needs=[]", "budget.at_limit=answer"])
-    with pytest.raises(UserError, match=r"budget\.max_refusals changes nothing with collect"):
+    with pytest.raises(UserError, match=r"budget\.max_refusals has no effect with collect"):
         load_recipe("autocoa-data", ["needs=[]", "budget.max_refusals=2"])
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.recipes.files import merged, read_recipe
+from fieldcraft.recipes.files import deep_merge, read_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 
@@ -28,8 +28,8 @@ def refused(recipe: str, *overrides: str) -> str:
 def test_a_cluster_of_everything_is_fine() -> None:
     keys = "{trainers: 4, context: 2, engines: 2, colocate: true, search_servers: 2}"
     cluster = load_recipe("smoke", [f"cluster={keys}"]).cluster
-    assert (cluster.devices, cluster.used, cluster.does_all) == (4, True, True)
-    assert not load_recipe("smoke", []).cluster.used
+    assert (cluster.num_devices, cluster.needs_ray, cluster.trains_and_samples) == (4, True, True)
+    assert not load_recipe("smoke", []).cluster.needs_ray
 
 
 def test_trainers_need_engines_where_something_is_sampled() -> None:
@@ -56,7 +56,7 @@ def test_services_need_a_tool_that_asks_them() -> None:
         "smoke", "cluster.search_servers=1", "search.url=http://10.0.0.2:8000"
     )
     assert "runs programs of the tool python" in refused("smoke", "cluster.sandbox_workers=1")
-    assert load_recipe("code-mini", ["cluster.sandbox_workers=2"]).cluster.used
+    assert load_recipe("code-mini", ["cluster.sandbox_workers=2"]).cluster.needs_ray
 
 
 # -- recipes like others ------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_sections_are_merged_and_all_else_replaced() -> None:
     below = {"a": {"b": 1, "c": [1, 2]}, "d": 2, "e": {"f": 1}}
     above = {"a": {"c": [3], "g": 4}, "e": None}
     both = {"a": {"b": 1, "c": [3], "g": 4}, "d": 2, "e": None}
-    assert merged(below, above) == both
+    assert deep_merge(below, above) == both
     assert below == {"a": {"b": 1, "c": [1, 2]}, "d": 2, "e": {"f": 1}}
 
 
@@ -79,16 +79,16 @@ def test_a_file_like_a_shipped_recipe(tmp_path: Path) -> None:
     rl, other = recipe.stages["rl2"], smoke.stages["rl2"]
     assert rl == other.model_copy(update={"steps": 9})
     path.write_text(yaml.safe_dump(mine | {"like": "smok"}))
-    assert "like 'smok', which is no shipped recipe" in refused(str(path))
+    assert "like 'smok', which is not a built-in recipe" in refused(str(path))
     path.write_text(yaml.safe_dump(mine | {"like": [1]}))
-    assert "is no shipped recipe" in refused(str(path))
+    assert "is not a built-in recipe" in refused(str(path))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
     given = [f"{key}={__file__}" for key in read_recipe(name)["needs"]]
     one, many = (load_recipe(n, given) for n in (name, f"{name}-cluster"))
-    assert many.cluster.devices == VARIANTS[name]
+    assert many.cluster.num_devices == VARIANTS[name]
     assert many.engine.name == "vllm"
     processes = {"recipe", "cluster", "engine", "max_rows", "stages"}
     assert one.model_dump(exclude=processes) == many.model_dump(exclude=processes)
@@ -119,4 +119,4 @@ def test_the_manifest_starts_a_run_on_as_many_gpus_as_it_asks_for() -> None:
     [workers] = spec["rayClusterSpec"]["workerGroupSpecs"]
     [container] = workers["template"]["spec"]["containers"]
     gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
-    assert workers["replicas"] * gpus == cluster.devices
+    assert workers["replicas"] * gpus == cluster.num_devices

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.lineage import met_tools
-from fieldcraft.config.recipe import in_order_of_run
+from fieldcraft.config.lineage import was_trained_with_tools
+from fieldcraft.config.recipe import sort_by_run_order
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import evaluating
 
@@ -26,7 +26,7 @@ MEETS = ("base", "workflow", "sft2", "rl2")
 )
 def test_a_model_has_met_what_its_stages_showed(overrides: list[str], expected: list[bool]) -> None:
     recipe = load_recipe("smoke", overrides)
-    assert [met_tools(recipe, name) for name in MEETS] == expected
+    assert [was_trained_with_tools(recipe, name) for name in MEETS] == expected
 
 
 def test_a_first_model_has_met_none() -> None:
@@ -34,8 +34,8 @@ def test_a_first_model_has_met_none() -> None:
     recipe = load_recipe("smoke", [])
     stages = {"sft2": recipe.stages["sft2"]}
     own = recipe.model_copy(update={"model": Path("model"), "stages": stages})
-    assert not met_tools(own, "base")
-    assert met_tools(own, "sft2")
+    assert not was_trained_with_tools(own, "base")
+    assert was_trained_with_tools(own, "sft2")
 
 
 @pytest.mark.parametrize(("data", "tools"), [("base", []), ("demonstrations", ["search"])])
@@ -57,12 +57,12 @@ def test_a_stage_called_base_is_evaluated_with_what_it_knows(
 
 def test_stages_and_evaluations_have_one_order() -> None:
     """That of the evaluations; a stage without one stands behind those before it."""
-    assert in_order_of_run(["a", "b", "c"], ["base", "flow", "b"]) == [
+    assert sort_by_run_order(["a", "b", "c"], ["base", "flow", "b"]) == [
         "base",
         "flow",
         "a",
         "b",
         "c",
     ]
-    assert in_order_of_run(["a", "b"], ["a", "flow", "b"]) == ["a", "flow", "b"]
-    assert in_order_of_run(["a"], []) == ["a"]
+    assert sort_by_run_order(["a", "b"], ["a", "flow", "b"]) == ["a", "flow", "b"]
+    assert sort_by_run_order(["a"], []) == ["a"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.choices import EnvironmentChoice, ToolChoice
+from fieldcraft.config.choices import EnvironmentConfig, ToolConfig
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
@@ -30,7 +30,7 @@ def test_with_a_price_on_calls_groups_are_kept_by_reward(reward: str) -> None:
 
 
 def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
-    with pytest.raises(ValueError, match="from which OTC learns most; write mixed-reward"):
+    with pytest.raises(ValueError, match="from which OTC learns most: use mixed-reward"):
         rl(rewards={"otc-grpo": 1.0}, keep_groups="mixed-accuracy")
 
 
@@ -45,7 +45,7 @@ def test_keys_of_otc_need_it(keys: dict[str, Any]) -> None:
 
 def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
     priced = {"otc-grpo": 1.0}
-    assert rl(rewards=priced, priced_rewards={"correct": 1, "format": 0.2}).graders == {
+    assert rl(rewards=priced, priced_rewards={"correct": 1, "format": 0.2}).reward_names == {
         *("otc-grpo", "correct", "format")
     }
     with pytest.raises(ValueError, match="names 'otc-grpo', which prices them"):
@@ -57,26 +57,26 @@ def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
 
 
 def test_costs_are_finite_and_not_below_0() -> None:
-    assert ToolChoice(name="search", cost=0).highest_cost == 0
-    assert ToolChoice(name="search").highest_cost == 1
-    server = ToolChoice.model_validate({"mcp": "http://x/mcp", "cost": {"find": 3, "note": 0.5}})
-    assert server.highest_cost == 3
+    assert ToolConfig(name="search", cost=0).max_call_cost == 0
+    assert ToolConfig(name="search").max_call_cost == 1
+    server = ToolConfig.model_validate({"mcp": "http://x/mcp", "cost": {"find": 3, "note": 0.5}})
+    assert server.max_call_cost == 3
     for cost in (-1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="cost"):
-            ToolChoice(name="search", cost=cost)
+            ToolConfig(name="search", cost=cost)
     with pytest.raises(ValueError, match="this is one tool"):
-        ToolChoice(name="search", cost={"search": 1})
+        ToolConfig(name="search", cost={"search": 1})
 
 
 def test_an_environment_of_others_has_costs_of_its_own() -> None:
-    assert EnvironmentChoice(name="openenv", tool_costs={"step": 2}).settings == {}
-    with pytest.raises(ValueError, match="write cost beside a tool"):
-        EnvironmentChoice(tool_costs={"step": 2})
+    assert EnvironmentConfig(name="openenv", tool_costs={"step": 2}).settings == {}
+    with pytest.raises(ValueError, match="set cost on each tool instead"):
+        EnvironmentConfig(tool_costs={"step": 2})
 
 
 def test_the_dearest_call_of_a_recipe() -> None:
-    assert load_recipe("otc-cost-mini", []).highest_call_cost == 4
-    assert load_recipe("otc-table", []).highest_call_cost == 1
+    assert load_recipe("otc-cost-mini", []).max_call_cost == 4
+    assert load_recipe("otc-table", []).max_call_cost == 1
 
 
 def test_the_recipe_that_shows_it() -> None:

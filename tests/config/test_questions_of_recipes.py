@@ -18,9 +18,7 @@ def test_a_world_beside_the_questions_of_a_file_is_refused(tmp_path: Path) -> No
         (bare, "autocoa-mini", [f"tasks={file}", "world.people=40"]),
     ):
         own.write_text(written)
-        with pytest.raises(
-            UserError, match=r"^the world 'atlas' would not be read, .*: remove one"
-        ):
+        with pytest.raises(UserError, match=r"^the world 'atlas' would be ignored, .*: remove one"):
             load_recipe(name, overrides)
     own.write_text(f"{bare}tasks: {file}\nworld: {{name: atlas}}\n")
     assert load_recipe(str(own), ["world=null"]).world is None

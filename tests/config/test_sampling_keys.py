@@ -1,12 +1,12 @@
 import pytest
 from pydantic import ValidationError
 
-from fieldcraft.config.collection import Select
+from fieldcraft.config.collection import SelectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sampling import count_samples, sample_notes
-from fieldcraft.config.sections import Evaluation
-from fieldcraft.config.teacher import Teacher
+from fieldcraft.config.sampling import count_samples, describe_sample_counts
+from fieldcraft.config.sections import EvaluationConfig
+from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, UserError
 
@@ -16,7 +16,7 @@ def asked(split: str = "heldout", **meta: str) -> Task:
 
 
 def test_the_first_key_that_fits_says_how_many_samples() -> None:
-    samples = Evaluation(
+    samples = EvaluationConfig(
         temperature=0.8, samples={"default": 2, "mixed": 3, "*aime*": 16, "amc23": 8}
     ).samples
     numbers = [
@@ -30,31 +30,43 @@ def test_the_first_key_that_fits_says_how_many_samples() -> None:
     assert [count_samples(samples, task) for task, _ in numbers] == [n for _, n in numbers]
     assert count_samples({"aime24": 16}, asked()) == 1
     tasks = [task for task, _ in numbers]
-    assert sample_notes(samples, tasks) == [
+    assert describe_sample_counts(samples, tasks) == [
         "2 with 2 samples", "1 with 3 samples", "1 with 8 samples", "2 with 16 samples",
     ]  # fmt: skip
-    assert sample_notes({"*amc*": 16, "default": 1}, tasks[:2]) == ["none of *amc*"]
-    assert sample_notes({"default": 1}, tasks) == []
+    assert describe_sample_counts({"*amc*": 16, "default": 1}, tasks[:2]) == ["none of *amc*"]
+    assert describe_sample_counts({"default": 1}, tasks) == []
 
 
 def test_one_number_is_that_of_all_questions() -> None:
-    assert Evaluation(temperature=0.8, samples=4).samples == {"default": 4}
+    assert EvaluationConfig(temperature=0.8, samples=4).samples == {"default": 4}
     with pytest.raises(ValidationError, match="greater than 0"):
-        Evaluation(temperature=0.8, samples={"aime24": 0})
+        EvaluationConfig(temperature=0.8, samples={"aime24": 0})
 
 
 @pytest.mark.parametrize(
     ("section", "keys", "sentence"),
     [
-        (Evaluation, {"top_p": 0.9}, "top_p would change nothing about greedy sampling"),
-        (Evaluation, {"temperature": 0, "top_k": 5, "min_p": 0.1}, "top_k and min_p would change"),
-        (Evaluation, {"samples": {"aime24": 16}}, "greedy samples of a question are all the same"),
-        (Evaluation, {"temperature": 1, "top_p": 0}, "greater than 0"),
-        (Evaluation, {"temperature": 1, "min_p": 1}, "less than 1"),
-        (Select, {"temperature": 0}, "greedy samples of a question are all the same"),
-        (Teacher, {"sampling": "model"}, "set model to one, without a url"),
-        (Teacher, {"sampling": "model", "url": "http://h/v1", "model": "m"}, "without a url"),
-        (Teacher, {"url": "https://api.openai.com/v1", "model": "m", "top_k": 5}, "no top_k"),
+        (EvaluationConfig, {"top_p": 0.9}, "top_p would change nothing about greedy sampling"),
+        (
+            EvaluationConfig,
+            {"temperature": 0, "top_k": 5, "min_p": 0.1},
+            "top_k and min_p would change",
+        ),
+        (
+            EvaluationConfig,
+            {"samples": {"aime24": 16}},
+            "greedy samples of a question are all the same",
+        ),
+        (EvaluationConfig, {"temperature": 1, "top_p": 0}, "greater than 0"),
+        (EvaluationConfig, {"temperature": 1, "min_p": 1}, "less than 1"),
+        (SelectConfig, {"temperature": 0}, "greedy samples of a question are all the same"),
+        (TeacherConfig, {"sampling": "model"}, "set model to one, without a url"),
+        (TeacherConfig, {"sampling": "model", "url": "http://h/v1", "model": "m"}, "without a url"),
+        (
+            TeacherConfig,
+            {"url": "https://api.openai.com/v1", "model": "m", "top_k": 5},
+            "not support top_k",
+        ),
     ],
 )
 def test_keys_without_an_effect_are_refused(
@@ -65,18 +77,18 @@ def test_keys_without_an_effect_are_refused(
 
 
 def test_what_is_not_said_is_the_usual() -> None:
-    assert Evaluation().is_greedy
-    assert not Teacher().is_greedy
-    assert not Select().is_greedy
-    assert not Evaluation(sampling="model", samples=4).is_greedy  # nobody knows yet
-    assert Evaluation(sampling="model", temperature=0).is_greedy
+    assert EvaluationConfig().is_greedy
+    assert not TeacherConfig().is_greedy
+    assert not SelectConfig().is_greedy
+    assert not EvaluationConfig(sampling="model", samples=4).is_greedy  # nobody knows yet
+    assert EvaluationConfig(sampling="model", temperature=0).is_greedy
 
 
 @pytest.mark.parametrize("key", ["top_k", "top_p", "min_p"])
 def test_reinforcement_learning_refuses_to_truncate_with_its_reason(key: str) -> None:
-    with pytest.raises(ValidationError, match=f"{key} changes the policy: training would follow"):
+    with pytest.raises(ValidationError, match=f"{key} truncates the sampling distribution, so its"):
         Rl(steps=1, optim={"lr": 1e-4}, **{key: 0.5})
-    with pytest.raises(UserError, match=f"stages.rl2.*{key} changes the policy"):
+    with pytest.raises(UserError, match=f"stages.rl2.*{key} truncates the sampling distribution"):
         load_recipe("smoke", [f"stages.rl2.{key}=0.5"])
 
 
@@ -91,9 +103,9 @@ def test_a_selection_cannot_read_the_folder_of_a_remote_teacher() -> None:
 
 def test_keys_of_sampling_come_back_as_they_were_written() -> None:
     recipe = load_recipe("smoke", ["evaluation.temperature=0.6", "evaluation.samples.aime24=4"])
-    again = Evaluation.model_validate(dump_recipe(recipe)["evaluation"])
+    again = EvaluationConfig.model_validate(dump_recipe(recipe)["evaluation"])
     assert again == recipe.evaluation
-    assert again.given == {"temperature": 0.6}
+    assert again.explicit_keys == {"temperature": 0.6}
     assert again.samples == {"aime24": 4}
 
 
@@ -101,8 +113,8 @@ def test_the_code_agent_is_evaluated_as_in_the_paper() -> None:
     keys = ["model=.", f"tasks={__file__}", f"demonstrations={__file__}"]
     recipe = load_recipe("afm-code-7b", keys)
     settings = recipe.evaluation
-    assert settings.given == {"temperature": 0.8, "top_p": 1.0}
-    assert (recipe.budget.max_calls, recipe.as_evaluated.budget.max_calls) == (8, 12)
+    assert settings.explicit_keys == {"temperature": 0.8, "top_p": 1.0}
+    assert (recipe.budget.max_calls, recipe.evaluation_recipe.budget.max_calls) == (8, 12)
     named = ("aime24", "AIME2025", "math-ai/amc23", "math500", "OlympiadBench")
-    counts = [settings.samples_of(asked(data_source=name)) for name in named]
+    counts = [settings.num_samples_for(asked(data_source=name)) for name in named]
     assert counts == [16, 16, 16, 1, 1]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fieldcraft.config.choices import ToolChoice
+from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import UserError
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_tools_are_names_or_names_with_settings(path: str) -> None:
-    assert load_recipe(path, []).tools == (ToolChoice(name="search"),)
+    assert load_recipe(path, []).tools == (ToolConfig(name="search"),)
     recipe = load_recipe(path, ["tools=[search, 'my:population', {name: 'my:Browser', pages: 3}]"])
     assert [(tool.name, tool.settings) for tool in recipe.tools] == [
         ("search", {}),
@@ -84,10 +84,10 @@ def test_a_place_in_a_list_can_be_set(path: str) -> None:
             "tools=[{name: search, called: ['f(a, a)']}]",
             ["'tools.0.called'", "two arguments of one name"],
         ),
-        ("tools=[{name: search, unseen: f x}]", ["'tools.0.unseen'", "as in find, or find(text)"]),
+        ("tools=[{name: search, unseen: f x}]", ["'tools.0.unseen'", "as in find or find(text)"]),
         ("tools=[{name: search, unseen: [f, search]}]", ["'tools.0'", "remove it from unseen"]),
-        ("tools=[{mcp: x, called: f}]", ["'tools.0'", "write prefix in place of it"]),
-        ("tools=[{name: search, called: f, unseen: f(a)}]", ["'f' is a name of training"]),
+        ("tools=[{mcp: x, called: f}]", ["'tools.0'", "use prefix instead"]),
+        ("tools=[{name: search, called: f, unseen: f(a)}]", ["'f' is also used in training"]),
     ],
 )
 def test_a_bad_tool_is_named_in_one_sentence(path: str, override: str, parts: list[str]) -> None:

@@ -5,17 +5,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.data.autocoa import read_pairs, write_demonstrations, write_pairs
-from fieldcraft.data.steps_io import StepPair
-from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.dialects.autocoa import AutoCoA
-from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
+from fieldcraft.data.published_trajectories import read_trajectories
+from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.dialects.autocoa import AutoCoADialect
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 
 # As the authors' prompts are built: an instruction with the tags in it, and the question below.
 PROMPT = (
     "Follow these guidelines:\n1. **Format:** `<begin_search> your query here </end_search>`,"
     " inside `<think></think>`.\n\nNow, please answer the user's question below: \n{}\n\n"
 )
-ASKED = Action("search", {"query": "director of Solaris"})
+ASKED = ToolCall("search", {"query": "director of Solaris"})
 SHOWN = 'result 1: "Solaris"\nA film by Tarkovsky.\nresult 2: "Lem"\nA writer.'
 CALL = "<begin_search> director of Solaris </end_search>"
 FOUND = f"\n\n<search_result> {SHOWN} </search_result>\n\n\n\n"
@@ -117,7 +117,7 @@ def test_pairs_are_read(tmp_path):
     )
     pairs, reasons = read_pairs(path)
     one, two = pairs
-    assert one == StepPair(
+    assert one == ContrastivePair(
         Task("7", "Who made it?", ("T",)),
         (Thought("I ask who made it. Perhaps"),),
         (Thought("I had better look."), ASKED),
@@ -132,11 +132,11 @@ def test_pairs_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("record", "read", "complaint"),
     [
-        ({"messages": []}, read_trajectories, "line 1: this is no trajectory of AutoCoA"),
-        (messages("Q?", None), read_trajectories, "line 1: this is no trajectory of AutoCoA"),
-        ({"question": "Q?"}, read_pairs, "line 1: this is no pair of AutoCoA"),
-        (pair("no tag", "a", "b"), read_pairs, "whose last value holds '<think>'"),
-        (pair("<think>", "a", None), read_pairs, "line 1: this is no pair of AutoCoA"),
+        ({"messages": []}, read_trajectories, "line 1: this is not a trajectory of AutoCoA"),
+        (messages("Q?", None), read_trajectories, "line 1: this is not a trajectory of AutoCoA"),
+        ({"question": "Q?"}, read_pairs, "line 1: this is not an AutoCoA pair"),
+        (pair("no tag", "a", "b"), read_pairs, "whose last value contains '<think>'"),
+        (pair("<think>", "a", None), read_pairs, "line 1: this is not an AutoCoA pair"),
     ],
 )
 def test_what_is_of_another_format_is_named(tmp_path, record, read, complaint):
@@ -164,7 +164,7 @@ def test_what_the_authors_code_reads(tmp_path):
         "question": "Who made it?",
         "golden_answers": ["Tarkovsky"],
     }
-    one = StepPair(task, (Thought("So"),), (Thought("I look."), ASKED), (Answer("Lem"),))
+    one = ContrastivePair(task, (Thought("So"),), (Thought("I look."), ASKED), (Answer("Lem"),))
     assert not write_pairs([one], tmp_path / "a.json", "Think.")
     [record] = json.loads((tmp_path / "a.json").read_text())
     assert record["conversation"] == [
@@ -175,7 +175,7 @@ def test_what_the_authors_code_reads(tmp_path):
 
 
 text = st.text(st.characters(exclude_categories=["C"]) | st.just("\n"), min_size=1).map(str.strip)
-text = text.filter(lambda t: t and not any(tag in t for tag in AutoCoA.tags))
+text = text.filter(lambda t: t and not any(tag in t for tag in AutoCoADialect.tags))
 plain = text.filter(lambda t: "{" not in t and "}" not in t and "\\" not in t)
 questions = st.builds(
     Task,
@@ -184,12 +184,12 @@ questions = st.builds(
     answers=st.lists(plain, min_size=1, unique=True).map(tuple),
 )
 turns = st.tuples(text, text, text).map(
-    lambda t: (Thought(t[0]), Action("search", {"query": t[1]}), Observation(t[2]))
+    lambda t: (Thought(t[0]), ToolCall("search", {"query": t[1]}), Observation(t[2]))
 )
 before = st.lists(turns, max_size=2).map(lambda several: tuple(s for turn in several for s in turn))
 thoughts = text.map(lambda t: (Thought(t),)) | st.just(())
 ends = st.tuples(thoughts, plain.map(lambda t: (Answer(t),))).map(lambda t: t[0] + t[1])
-acts = st.tuples(thoughts, text.map(lambda t: (Action("search", {"query": t}),))).map(
+acts = st.tuples(thoughts, text.map(lambda t: (ToolCall("search", {"query": t}),))).map(
     lambda t: t[0] + t[1]
 )
 
@@ -207,7 +207,9 @@ def test_demonstrations_are_read_as_they_were_written(tmp_path_factory, shown):
 @given(st.lists(st.tuples(questions, before, thoughts, acts, ends), min_size=1, max_size=3))
 def test_pairs_are_read_as_they_were_written(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("pairs") / "a.json"
-    pairs = [StepPair(task, first + begun, act, end) for task, first, begun, act, end in parts]
+    pairs = [
+        ContrastivePair(task, first + begun, act, end) for task, first, begun, act, end in parts
+    ]
     assert not write_pairs(pairs, path)
     assert read_pairs(path) == (pairs, {})
 
@@ -220,7 +222,7 @@ def test_pairs_are_read_as_they_were_written(tmp_path_factory, parts):
         ([Thought("<think>"), Answer("A")], "text with a tag"),
         ([Answer("}")], "text with a tag"),
         (
-            [Action("code", {"source": "1"}), Observation("1"), Answer("A")],
+            [ToolCall("code", {"source": "1"}), Observation("1"), Answer("A")],
             "another tool than search",
         ),
     ],
@@ -231,13 +233,13 @@ def test_what_cannot_be_written_is_counted(tmp_path, steps, reason):
     good = [Answer("A")]
     assert write_demonstrations([(task, steps), (task, good)], path) == {reason: 1}
     assert read_trajectories(path)[0] == [(task, good)]
-    pairs = [StepPair(task, (), tuple(steps), (Thought("I know."),))]
+    pairs = [ContrastivePair(task, (), tuple(steps), (Thought("I know."),))]
     assert write_pairs(pairs, path.with_suffix(".json")) == {reason: 1}
 
 
 def test_a_pair_whose_prefix_would_be_cut_at_the_wrong_place_is_not_written(tmp_path):
     before = (ASKED, Observation("a page about <think>"))
-    pair = StepPair(Task("7", "Q?", ("A",)), before, (Thought("a"), ASKED), (Answer("b"),))
+    pair = ContrastivePair(Task("7", "Q?", ("A",)), before, (Thought("a"), ASKED), (Answer("b"),))
     assert write_pairs([pair], tmp_path / "a.json") == {"text with a tag": 1}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.data.browsecomp import opened
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.browsecomp import decrypt
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 
 # Made by hand: SHA-256 of "c" begins with 2e 7d 2c 03, and "Oslo" is 4f 73 6c 6f.
@@ -25,7 +25,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 
 def test_a_text_by_hand() -> None:
     assert bytes([0x4F ^ 0x2E, 0x73 ^ 0x7D, 0x6C ^ 0x2C, 0x6F ^ 0x03]) == b"a\x0e@l"
-    assert opened(OSLO, "c") == "Oslo"
+    assert decrypt(OSLO, "c") == "Oslo"
 
 
 def test_a_long_text_needs_the_key_more_than_once() -> None:
@@ -33,7 +33,7 @@ def test_a_long_text_needs_the_key_more_than_once() -> None:
     text = "Which river? " * 5
     key = hashlib.sha256(b"canary").digest() * 3
     secret = bytes(a ^ b for a, b in zip(text.encode(), key, strict=False))
-    assert opened(base64.b64encode(secret).decode(), "canary") == text
+    assert decrypt(base64.b64encode(secret).decode(), "canary") == text
 
 
 def test_the_file_as_it_was_published(tmp_path: Path) -> None:

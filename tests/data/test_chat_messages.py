@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat import messages_of, read_chat
-from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.formats.kinds import FORMATS, format_of
-from fieldcraft.data.formats.meaning import VERDICTS
-from fieldcraft.data.records import Malformed
-from fieldcraft.types import Action, Answer, Observation, Step, Thought, UserError
+from fieldcraft.data.formats.chat_messages import parse_chat, render_messages
+from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.formats.demonstration_formats import FORMATS, detect_format
+from fieldcraft.data.formats.training_flags import VERDICT_KEYS
+from fieldcraft.data.records import RecordError
+from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall, UserError
 
 USER = {"role": "user", "content": "Q?"}
 DRAFT = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
@@ -40,24 +40,24 @@ def result(identity: str | None, content: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": identity, "content": content}
 
 
-def steps(*messages: Any) -> list[Step]:
-    return read_chat([USER, *messages, DONE]).steps
+def steps(*messages: Any) -> list[DemoStep]:
+    return parse_chat([USER, *messages, DONE]).steps
 
 
 @given(st.permutations(["a", "b", "c"]), st.booleans())
 def test_results_are_those_of_the_calls_that_they_name(order: list[str], apart: bool) -> None:
     made = [called(i) for i in "abc"] if apart else [called(*"abc")]
     found = steps(*made, *(result(i, f"of {i}") for i in order))
-    assert found[:3] == [Action("search", {"q": i}) for i in "abc"]
+    assert found[:3] == [ToolCall("search", {"q": i}) for i in "abc"]
     assert found[3:] == [*(Observation(f"of {i}") for i in "abc"), Answer("A")]
 
 
 @given(st.permutations([0, 1, 2]))
 def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -> None:
-    shown: list[Step] = [*(Action("f", {"n": n}) for n in range(3))]
+    shown: list[DemoStep] = [*(ToolCall("f", {"n": n}) for n in range(3))]
     shown += [*(Observation(str(n)) for n in range(3)), Answer("x")]
-    call, *results, last = messages_of(shown)
-    assert read_chat([USER, call, *(results[n] for n in order), last]).steps == shown
+    call, *results, last = render_messages(shown)
+    assert parse_chat([USER, call, *(results[n] for n in order), last]).steps == shown
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -
         ([result("a", "x")], "a result without a call"),
         ([called("a"), result("a", "x"), result("a", "x")], "two results of one call"),
         ([called("a"), result("a", None)], "a result without a content"),
-        ([called("a"), result("a", [{"type": "image_url", "image_url": "x"}])], "no text"),
+        ([called("a"), result("a", [{"type": "image_url", "image_url": "x"}])], "not text"),
         ([{"role": "assistant", "content": {"a": 1}}], "a message without a text"),
         ([{"role": "assistant", "content": " "}], "an empty message"),
         ([{"role": "assistant", "content": "B"}], "two messages of the assistant in a row"),
         ([{"role": "assistant", "content": "<think>t</think>B"}], "two messages of the assistant"),
         ([{"role": "assistant", "content": "x", "reasoning": {"a": 1}}], "without a text"),
         ([{"role": "assistant", "content": "<think> I"}], "a thought that never ends"),
-        ([{"role": "assistant", "tool_calls": "x"}], "calls that are no list"),
+        ([{"role": "assistant", "tool_calls": "x"}], "calls that are not a list"),
         ([{**called("a"), "function_call": {"name": "f", "arguments": "{}"}}], "both"),
         ([{"role": "assistant", "function_call": "f"}], "a call that cannot be read"),
         ([{"role": "assistant", "content": None, "refusal": "No."}], "more than its text"),
@@ -94,14 +94,14 @@ def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -
     ],
 )
 def test_what_is_not_understood_has_its_reason(messages: list[Any], reason: str) -> None:
-    with pytest.raises(Malformed, match=reason):
+    with pytest.raises(RecordError, match=reason):
         steps(*messages)
 
 
 def test_messages_in_a_row_are_one_turn_where_one_of_them_calls() -> None:
-    said = {"role": "assistant", "content": "I look."}
-    found = steps(said, called("a"), called("b"), result("a", "x"), result("b", "y"))
-    calls = [Action("search", {"q": i}) for i in "ab"]
+    message = {"role": "assistant", "content": "I look."}
+    found = steps(message, called("a"), called("b"), result("a", "x"), result("b", "y"))
+    calls = [ToolCall("search", {"q": i}) for i in "ab"]
     assert found == [Thought("I look."), *calls, Observation("x"), Observation("y"), Answer("A")]
     thought = {"role": "assistant", "content": "<think>t</think>"}
     assert steps(thought) == [Thought("t"), Answer("A")]
@@ -110,10 +110,10 @@ def test_messages_in_a_row_are_one_turn_where_one_of_them_calls() -> None:
 def test_turns_of_sharegpt_in_a_row_are_left_out_with_their_reason() -> None:
     turns = [("human", "Q?"), ("gpt", "A"), ("gpt", "B")]
     record = {"conversations": [{"from": who, "value": text} for who, text in turns]}
-    found = format_of(record)
+    found = detect_format(record)
     assert found is not None
-    with pytest.raises(Malformed, match="two messages of the assistant in a row"):
-        found.read(record)
+    with pytest.raises(RecordError, match="two messages of the assistant in a row"):
+        found.to_demonstration(record)
 
 
 @given(
@@ -125,22 +125,22 @@ def test_a_thought_between_tags_of_any_name_stands_before_the_answer(
     tag: str, text: str, gap: str
 ) -> None:
     content = f"<{tag}>{gap}So {text}.{gap}</{tag}>{gap}A"
-    found = read_chat([USER, {"role": "assistant", "content": content}]).steps
+    found = parse_chat([USER, {"role": "assistant", "content": content}]).steps
     assert found == [Thought(f"So {text}."), Answer("A")]
 
 
 def test_tags_within_an_answer_are_text() -> None:
     for text in ("Write <thinking>x</thinking>A", "<thinking>A", "<b>x</b>A"):
-        [only] = read_chat([USER, {"role": "assistant", "content": text}]).steps
+        [only] = parse_chat([USER, {"role": "assistant", "content": text}]).steps
         assert only == Answer(text)
     drafted = f"<thinking>Or {DRAFT}?</thinking>"
     call = {"role": "assistant", "content": f"{drafted}\n{DRAFT.replace('f', 'g')}"}
-    assert steps(call, result(None, "x"))[:2] == [Thought(f"Or {DRAFT}?"), Action("g", {})]
+    assert steps(call, result(None, "x"))[:2] == [Thought(f"Or {DRAFT}?"), ToolCall("g", {})]
 
 
 def test_a_question_alone_is_no_demonstration() -> None:
-    with pytest.raises(Malformed, match="without a turn of the assistant"):
-        read_chat([USER])
+    with pytest.raises(RecordError, match="without a turn of the assistant"):
+        parse_chat([USER])
 
 
 def test_older_messages_with_one_call_are_read() -> None:
@@ -149,7 +149,7 @@ def test_older_messages_with_one_call_are_read() -> None:
         {"role": "assistant", "content": "Look.", "function_call": made, "tool_calls": None},
         {"role": "function", "name": "search", "content": "found x"},
     )
-    call = Action("search", {"query": "x"})
+    call = ToolCall("search", {"query": "x"})
     assert found == [Thought("Look."), call, Observation("found x"), Answer("A")]
 
 
@@ -168,13 +168,13 @@ def test_a_result_in_parts_is_their_text() -> None:
 def test_a_call_may_be_without_a_function_around_it() -> None:
     made = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
     found = steps(made, {"role": "tool", "content": "x"})
-    assert found[:2] == [Action("f", {"a": 1}), Observation("x")]
+    assert found[:2] == [ToolCall("f", {"a": 1}), Observation("x")]
 
 
 def test_no_arguments_may_be_an_empty_text() -> None:
     call = {"id": "a", "function": {"name": "now", "arguments": ""}}
     made = {"role": "assistant", "tool_calls": [call]}
-    assert steps(made, result("a", "12:00"))[0] == Action("now", {})
+    assert steps(made, result("a", "12:00"))[0] == ToolCall("now", {})
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_no_arguments_may_be_an_empty_text() -> None:
         ("<think>a</think>b</think>A", [Thought("a"), Thought("b"), Answer("A")]),
         (
             '<tool_call>{"name": "f", "arguments": {"a": "</tool_call></think>"}}</tool_call>',
-            [Action("f", {"a": "</tool_call></think>"})],
+            [ToolCall("f", {"a": "</tool_call></think>"})],
         ),
     ],
 )
-def test_drafts_and_strings_are_no_calls(text: str, last: list[Step]) -> None:
-    assert read_chat([USER, {"role": "assistant", "content": text}]).steps == last
+def test_drafts_and_strings_are_no_calls(text: str, last: list[DemoStep]) -> None:
+    assert parse_chat([USER, {"role": "assistant", "content": text}]).steps == last
 
 
 # -- keys with a meaning -----------------------------------------------------------------------
@@ -204,11 +204,11 @@ LEARNED = [{}, {"weight": 1}, {"train": True}, {"loss": None}, {"mask": False}, 
 
 
 def records(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    said = {**DONE, **turn}
+    message = {**DONE, **turn}
     share = [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "A", **turn}]
     return [
-        {"messages": [USER, said]},
-        {"prompt": [USER], "completion": [said]},
+        {"messages": [USER, message]},
+        {"prompt": [USER], "completion": [message]},
         {"conversations": share},
     ]
 
@@ -216,42 +216,42 @@ def records(turn: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("turn", UNLEARNED)
 def test_a_turn_that_is_not_to_be_trained_leaves_its_record_out(turn: dict[str, Any]) -> None:
     for record in records(turn):
-        found = format_of(record)
+        found = detect_format(record)
         assert found is not None
-        with pytest.raises(Malformed, match=f"by its key '{next(iter(turn))}'"):
-            found.read(record)
+        with pytest.raises(RecordError, match=f"by its key '{next(iter(turn))}'"):
+            found.to_demonstration(record)
 
 
 @pytest.mark.parametrize("turn", LEARNED)
 def test_a_turn_that_is_to_be_trained_is_read(turn: dict[str, Any]) -> None:
     for record in records(turn):
-        found = format_of(record)
+        found = detect_format(record)
         assert found is not None
-        assert found.read(record)[1] == [Answer("A")]
-        assert found.read({**record, "label": True, "weight": 1})[1] == [Answer("A")]
+        assert found.to_demonstration(record)[1] == [Answer("A")]
+        assert found.to_demonstration({**record, "label": True, "weight": 1})[1] == [Answer("A")]
 
 
-@pytest.mark.parametrize("key", VERDICTS)
+@pytest.mark.parametrize("key", VERDICT_KEYS)
 def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
     for record in records({}):
-        found = format_of(record)
+        found = detect_format(record)
         assert found is not None
-        with pytest.raises(Malformed, match=f"by its key '{key}'"):
-            found.read({**record, key: False})
+        with pytest.raises(RecordError, match=f"by its key '{key}'"):
+            found.to_demonstration({**record, key: False})
 
 
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ({"golden_answers": [{"a": 1}]}, "an answer that is no text"),
+        ({"golden_answers": [{"a": 1}]}, "an answer that is not text"),
         ({"question": 3}, "a 'question' of another kind"),
         ({"metadata": [1]}, "a 'metadata' of another kind"),
-        ({"tools": "["}, "a field that is no JSON"),
+        ({"tools": "["}, "a field that is not JSON"),
     ],
 )
 def test_a_field_of_another_kind_is_no_empty_one(field: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Malformed, match=reason):
-        FORMATS["openai"].read({"messages": [USER, DONE], **field})
+    with pytest.raises(RecordError, match=reason):
+        FORMATS["openai"].to_demonstration({"messages": [USER, DONE], **field})
 
 
 @pytest.mark.parametrize(
@@ -268,13 +268,15 @@ def test_a_field_of_another_kind_is_no_empty_one(field: dict[str, Any], reason: 
 )
 def test_a_demonstration_names_its_gold_answers_as_a_question_does(named: dict[str, Any]) -> None:
     for record in records({}):
-        found = format_of({**record, **named})
+        found = detect_format({**record, **named})
         assert found is not None
-        assert found.read({**record, **named})[0].answers[0] == "A"
+        assert found.to_demonstration({**record, **named})[0].answers[0] == "A"
 
 
 def test_one_accepted_answer_needs_no_list() -> None:
-    task, _ = FORMATS["openai"].read({"messages": [USER, DONE], "golden_answers": "007"})
+    task, _ = FORMATS["openai"].to_demonstration(
+        {"messages": [USER, DONE], "golden_answers": "007"}
+    )
     assert task.answers == ("007",)
 
 
@@ -285,11 +287,11 @@ def test_a_turn_of_sharegpt_that_is_an_object() -> None:
         {"from": "observation", "value": {"time": "12:00"}},
         {"from": "gpt", "value": "A"},
     ]
-    found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+    found = FORMATS["sharegpt"].to_demonstration({"conversations": turns})[1]
     assert found[1] == Observation('{"time": "12:00"}')
     turns[-1] = {"from": "gpt", "value": {"a": 1}}
-    with pytest.raises(Malformed, match="a turn without a text"):
-        FORMATS["sharegpt"].read({"conversations": turns})
+    with pytest.raises(RecordError, match="a turn without a text"):
+        FORMATS["sharegpt"].to_demonstration({"conversations": turns})
 
 
 @given(st.permutations(["a", "b"]), st.booleans())
@@ -306,11 +308,11 @@ def test_ids_in_sharegpt_decide(order: list[str], apart: bool) -> None:
         *(results if apart else [{"from": "observation", "value": json.dumps(told)}]),
         {"from": "gpt", "value": "A"},
     ]
-    found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+    found = FORMATS["sharegpt"].to_demonstration({"conversations": turns})[1]
     assert found[2:4] == [Observation("of a"), Observation("of b")]
     without = {"from": "observation", "value": json.dumps(["x", "y"])}
-    with pytest.raises(Malformed, match="a result without the id of its call"):
-        FORMATS["sharegpt"].read({"conversations": [*turns[:2], without, turns[-1]]})
+    with pytest.raises(RecordError, match="a result without the id of its call"):
+        FORMATS["sharegpt"].to_demonstration({"conversations": [*turns[:2], without, turns[-1]]})
 
 
 def test_tags_in_the_json_of_sharegpt_are_text() -> None:
@@ -322,14 +324,14 @@ def test_tags_in_the_json_of_sharegpt_are_text() -> None:
             {"from": "observation", "value": "x"},
             {"from": "gpt", "value": "A"},
         ]
-        found = FORMATS["sharegpt"].read({"conversations": turns})[1]
-        assert Action("f", {"q": "</think> <tool_call>"}) in found
-        assert found[-3:] == [Action("f", query["arguments"]), Observation("x"), Answer("A")]
+        found = FORMATS["sharegpt"].to_demonstration({"conversations": turns})[1]
+        assert ToolCall("f", {"q": "</think> <tool_call>"}) in found
+        assert found[-3:] == [ToolCall("f", query["arguments"]), Observation("x"), Answer("A")]
 
 
 def test_functions_of_older_files_are_tools() -> None:
     record = {"messages": [USER, DONE], "functions": [{"name": "f"}]}
-    task, _ = FORMATS["openai"].read(record)
+    task, _ = FORMATS["openai"].to_demonstration(record)
     assert task.meta["tools"] == [{"type": "function", "function": {"name": "f"}}]
 
 
@@ -340,8 +342,8 @@ def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> No
     file = tmp_path / "chats.jsonl"
     lines = [json.dumps(record) for record in (good, {"messages": broken}, good)]
     file.write_text("\n".join(lines))
-    shown, reasons = read_shown(file, 0.34)
-    assert (len(shown), reasons) == (2, Counter({"steps in an impossible order": 1}))
+    demonstrations, reasons = read_any_demonstrations(file, 0.34)
+    assert (len(demonstrations), reasons) == (2, Counter({"steps in an impossible order": 1}))
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
@@ -354,11 +356,13 @@ def test_more_than_the_agreed_share_stops_with_a_sentence(
     lines = [{"messages": [USER, DONE]}] * good + [{"messages": [USER]}] * bad
     file.write_text("\n".join(map(json.dumps, lines)))
     if bad <= most * len(lines):
-        shown, reasons = read_shown(file, most)
-        assert (len(shown), reasons.total()) == (good, bad)
+        demonstrations, reasons = read_any_demonstrations(file, most)
+        assert (len(demonstrations), reasons.total()) == (good, bad)
         return
-    told = rf"{bad} of the {good + bad} records .*{bad} with a question without .*, line {good + 1}"
-    with pytest.raises(UserError, match=told) as error:
-        read_shown(file, most)
+    message = (
+        rf"{bad} of the {good + bad} records .*{bad} with a question without .*, line {good + 1}"
+    )
+    with pytest.raises(UserError, match=message) as error:
+        read_any_demonstrations(file, most)
     agreed = float(str(error.value).rpartition("max_left_out=")[2].rstrip("."))
-    assert len(read_shown(file, agreed)[0]) == good
+    assert len(read_any_demonstrations(file, agreed)[0]) == good

@@ -10,62 +10,62 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config.collection import Collect
-from fieldcraft.data.collect import Collection
-from fieldcraft.data.contrast import contrast
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.config.collection import CollectConfig
+from fieldcraft.data.collect import DemonstrationCollection
+from fieldcraft.data.contrastive_pairs import make_pair
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.journal import Journal
-from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
-from fieldcraft.data.targets import told
-from fieldcraft.data.teachers import Oracle, Way
-from fieldcraft.endpoints.openai import Usage
+from fieldcraft.data.journal import AttemptJournal
+from fieldcraft.data.steps_io import ContrastivePair, read_demonstrations, read_pairs
+from fieldcraft.data.targets import describe_missing
+from fieldcraft.data.teachers import AnswerMode, OracleTeacher
+from fieldcraft.endpoints.openai import TokenUsage
 from fieldcraft.rewards.answers import ExactMatch, exact_match
-from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
-from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
+from fieldcraft.worlds.atlas.generation import generate_atlas
 from fieldcraft.worlds.atlas.oracle import AtlasOracle
-from fieldcraft.worlds.atlas.questions import train_tasks
+from fieldcraft.worlds.atlas.questions import draw_train_tasks
 
 TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
 GRADER = Grader(ExactMatch())
-SEARCH = (Thought("I look."), Action("search", {"query": "x"}), Observation("..."))
+SEARCH = (Thought("I look."), ToolCall("search", {"query": "x"}), Observation("..."))
 
 
-def answers(text: str, acts: bool = False) -> Attempt:
+def answers(text: str, acts: bool = False) -> AgentAttempt:
     steps = (*(SEARCH if acts else ()), Answer(text))
-    return Attempt(steps, End.ANSWERED, usage=Usage(7, 3, 0.5))
+    return AgentAttempt(steps, AttemptStatus.ANSWERED, usage=TokenUsage(7, 3, 0.5))
 
 
 class Scripted:
     """A teacher that plays a list of attempts for every (question, way), the last one again."""
 
-    def __init__(self, plays: dict[tuple[str, str], list[Attempt]]) -> None:
-        self.plays = plays
+    def __init__(self, attempts: dict[tuple[str, str], list[AgentAttempt]]) -> None:
+        self.attempts = attempts
         self.keys: list[str] = []
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
         self.keys.append(key)
         await asyncio.sleep(0)
-        right = [answers("Oslo", acts=way is Way.COA)]
-        listed = self.plays.get((task.id, way), right)
+        right = [answers("Oslo", acts=mode is AnswerMode.COA)]
+        listed = self.attempts.get((task.id, mode), right)
         number = int(key.rpartition(":")[2])
         return listed[min(number, len(listed) - 1)]
 
-    def pairs(
-        self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
-    ) -> list[StepPair] | str:
-        found = contrast(task, thinking, acting)
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> list[ContrastivePair] | str:
+        found = make_pair(task, thinking, acting)
         return found if isinstance(found, str) else [found]
 
 
-def collection(folder: Path, **settings: Any) -> Collection:
+def collection(folder: Path, **settings: Any) -> DemonstrationCollection:
     defaults = {"questions": 8, "contrast": 4, "tries": 3}
-    return Collection(folder, TASKS, Collect(**(defaults | settings)), seed=5)
+    return DemonstrationCollection(folder, TASKS, CollectConfig(**(defaults | settings)), seed=5)
 
 
 def run(folder: Path, teacher: Any, **settings: Any) -> dict[str, Any]:
     found = collection(folder, **settings)
-    asyncio.run(found.run(teacher, GRADER, 2, lambda ended, kept: None))
+    asyncio.run(found.run(teacher, GRADER, 2, lambda ended, collected_ids: None))
     return found.write(teacher)
 
 
@@ -89,13 +89,13 @@ def test_halves_are_disjoint_and_a_question_is_tried_until_it_is_right(tmp_path:
         }
     )
     summary = run(tmp_path, teacher)
-    shown = read_demonstrations(tmp_path / "demonstrations.jsonl")
-    ways = {task.id: task.meta["way"] for task, _ in shown}
+    demonstrations = read_demonstrations(tmp_path / "demonstrations.jsonl")
+    ways = {task.id: task.meta["way"] for task, _ in demonstrations}
     assert ways == {
         "t0": "cot", "t2": "cot", "t4": "cot", "t6": "cot", "t1": "coa", "t3": "coa",
     }  # fmt: skip
-    for task, steps in shown:
-        assert any(isinstance(s, Action) for s in steps) == (task.meta["way"] == "coa")
+    for task, steps in demonstrations:
+        assert any(isinstance(s, ToolCall) for s in steps) == (task.meta["way"] == "coa")
         assert isinstance(steps[-1], Answer)
         assert exact_match(steps[-1].text, task.answers)
     tried = Counter(key.split(":")[1] for key in teacher.keys)
@@ -123,7 +123,7 @@ def test_pairs_come_of_questions_tried_both_ways(tmp_path: Path) -> None:
     )
     summary = run(tmp_path, teacher, think_share=0.4)
     pairs = read_pairs(tmp_path / "pairs.jsonl")
-    assert [(pair.task.id, pair.acts) for pair in pairs] == [
+    assert [(pair.task.id, pair.chooses_tool) for pair in pairs] == [
         ("t0", True), ("t1", True), ("t3", False),
     ]  # fmt: skip
     assert summary["pairs"] == {"acting": 2, "thinking": 1, "not kept": 0}
@@ -145,8 +145,10 @@ WRONG = [answers("Rome")]
 
 
 def sample(folder: Path, teacher: Any, side_by_side: int = 1, **settings: Any) -> dict[str, Any]:
-    found = Collection(folder, MANY, Collect(**({"contrast": 0, "tries": 1} | settings)), seed=5)
-    asyncio.run(found.run(teacher, GRADER, side_by_side, lambda ended, kept: None))
+    found = DemonstrationCollection(
+        folder, MANY, CollectConfig(**({"contrast": 0, "tries": 1} | settings)), seed=5
+    )
+    asyncio.run(found.run(teacher, GRADER, side_by_side, lambda ended, collected_ids: None))
     return found.write(teacher)
 
 
@@ -154,7 +156,7 @@ def asked(teacher: Scripted) -> list[str]:
     return [key.split(":")[1] for key in teacher.keys]
 
 
-def kept(folder: Path) -> list[str]:
+def collected_ids(folder: Path) -> list[str]:
     return [task.id for task, _ in read_demonstrations(folder / "demonstrations.jsonl")]
 
 
@@ -162,7 +164,7 @@ def test_the_teacher_is_asked_no_more_once_the_targets_are_reached(tmp_path: Pat
     teacher = Scripted({("m2", "cot"): WRONG})
     summary = sample(tmp_path, teacher, cot=2, coa=4)
     assert asked(teacher) == ["m0", "m1", "m2", "m3", "m4", "m5", "m7"]
-    assert kept(tmp_path) == ["m0", "m4", "m1", "m3", "m5", "m7"]
+    assert collected_ids(tmp_path) == ["m0", "m4", "m1", "m3", "m5", "m7"]
     assert summary["demonstrations"] == {"cot": 2, "coa": 4}
     assert summary["questions"] == {"cot": 3, "coa": 4, "both": 0}
     assert summary["missed"] == {}
@@ -171,10 +173,10 @@ def test_the_teacher_is_asked_no_more_once_the_targets_are_reached(tmp_path: Pat
 
 
 def test_what_is_kept_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Path) -> None:
-    plays = {(f"m{i}", "cot"): WRONG for i in (0, 3, 4, 8, 9)} | {("m5", "coa"): WRONG}
+    attempts = {(f"m{i}", "cot"): WRONG for i in (0, 3, 4, 8, 9)} | {("m5", "coa"): WRONG}
     settings = {"cot": 3, "coa": 5, "pairs": 4, "contrast": 40, "tries": 2}
-    alone = sample(tmp_path / "1", one := Scripted(plays), **settings)
-    many = sample(tmp_path / "7", seven := Scripted(plays), 7, **settings)
+    alone = sample(tmp_path / "1", one := Scripted(attempts), **settings)
+    many = sample(tmp_path / "7", seven := Scripted(attempts), 7, **settings)
     for name in ("demonstrations.jsonl", "pairs.jsonl"):
         assert (tmp_path / "1" / name).read_text() == (tmp_path / "7" / name).read_text()
     assert alone["demonstrations"] == many["demonstrations"] == {"cot": 3, "coa": 5}
@@ -182,15 +184,14 @@ def test_what_is_kept_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Pa
 
 
 def test_a_target_that_is_missed_is_told_by_how_much(tmp_path: Path) -> None:
-    plays = {(f"m{i}", "coa"): WRONG for i in range(12, 40)}
-    summary = sample(tmp_path, teacher := Scripted(plays), cot=15, coa=10)
+    attempts = {(f"m{i}", "coa"): WRONG for i in range(12, 40)}
+    summary = sample(tmp_path, teacher := Scripted(attempts), cot=15, coa=10)
     assert len(teacher.keys) == 15 + 20  # one half until it has enough, the other to its end
     assert summary["demonstrations"] == {"cot": 15, "coa": 6}
     assert summary["missed"] == {"coa": 4}
-    [sentence] = told(summary["missed"], {"coa": 10})
+    [sentence] = describe_missing(summary["missed"], {"coa": 10})
     assert sentence == (
-        "10 demonstrations with tools were wanted, and 4 of them are missing: the questions are"
-        " used up"
+        "4 of the requested 10 demonstrations with tools are missing: all questions have been used"
     )
 
 
@@ -198,17 +199,19 @@ def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
     """Of questions 0, 3, 6 ... acting was needed; of the others thinking was enough."""
 
     class Eager(Scripted):
-        async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
             self.keys.append(key)
             known = int(task.id[1:]) % 3
-            return answers("Oslo" if known or way is Way.COA else "Rome", acts=way is Way.COA)
+            return answers(
+                "Oslo" if known or mode is AnswerMode.COA else "Rome", acts=mode is AnswerMode.COA
+            )
 
     teacher = Eager({})
     summary = sample(tmp_path, teacher, contrast=40, cot=1, coa=1, pairs=8, think_share=0.25)
     pairs = read_pairs(tmp_path / "pairs.jsonl")
     acting = ["m0", "m3", "m6", "m9", "m12", "m15"]
-    assert [p.task.id for p in pairs if p.acts] == acting
-    assert [p.task.id for p in pairs if not p.acts] == ["m1", "m2"]
+    assert [p.task.id for p in pairs if p.chooses_tool] == acting
+    assert [p.task.id for p in pairs if not p.chooses_tool] == ["m1", "m2"]
     assert set(asked(teacher)) == {f"m{i}" for i in range(16)}  # up to the sixth that acts
     assert summary["pairs"] == {"acting": 6, "thinking": 2, "not kept": 8}
     few = sample(tmp_path / "few", Eager({}), contrast=9, pairs=8, think_share=0.25)
@@ -217,13 +220,13 @@ def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_with_targets_ends_the_same(tmp_path: Path) -> None:
-    plays = {(f"m{i}", way): WRONG for i in (1, 4, 6) for way in Way}
+    attempts = {(f"m{i}", way): WRONG for i in (1, 4, 6) for way in AnswerMode}
     settings = {"cot": 3, "coa": 4, "pairs": 3, "contrast": 40}
-    sample(tmp_path / "whole", whole := Scripted(plays), 3, **settings)
+    sample(tmp_path / "whole", whole := Scripted(attempts), 3, **settings)
     for after in range(1, len(whole.keys), 3):
         with pytest.raises(ExceptionGroup):
-            sample(tmp_path / f"{after}", Stopping(plays, after), 3, **settings)
-        sample(tmp_path / f"{after}", Scripted(plays), 3, **settings)
+            sample(tmp_path / f"{after}", Stopping(attempts, after), 3, **settings)
+        sample(tmp_path / f"{after}", Scripted(attempts), 3, **settings)
         for name in ("demonstrations.jsonl", "pairs.jsonl"):
             expected = (tmp_path / "whole" / name).read_text()
             assert (tmp_path / f"{after}" / name).read_text() == expected
@@ -239,35 +242,35 @@ class Stopped(Exception):
 class Stopping(Scripted):
     """Stops the run in its n-th attempt."""
 
-    def __init__(self, plays: Any, after: int) -> None:
-        super().__init__(plays)
+    def __init__(self, attempts: Any, after: int) -> None:
+        super().__init__(attempts)
         self.after = after
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
         if len(self.keys) == self.after:
             raise Stopped
-        return await super().attempt(task, way, key)
+        return await super().attempt(task, mode, key)
 
 
 def test_a_stopped_run_asks_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
-    plays = {("t1", "coa"): [answers("Rome", acts=True)], ("t2", "cot"): [answers("Rome")]}
-    run(tmp_path / "whole", whole := Scripted(plays))
+    attempts = {("t1", "coa"): [answers("Rome", acts=True)], ("t2", "cot"): [answers("Rome")]}
+    run(tmp_path / "whole", whole := Scripted(attempts))
     for after in range(0, len(whole.keys), 2):
-        teacher = Stopping(plays, after)
+        teacher = Stopping(attempts, after)
         with pytest.raises(ExceptionGroup):
             run(tmp_path / f"{after}", teacher)
         journal = tmp_path / f"{after}" / "attempts.jsonl"
         answered = journal.read_text().splitlines() if journal.exists() else []
         with journal.open("a") as file:
             file.write('{"id": "t6", "way')  # what a kill leaves
-        run(tmp_path / f"{after}", rest := Scripted(plays))
+        run(tmp_path / f"{after}", rest := Scripted(attempts))
         done = {f"5:{r['id']}:{r['way']}" for r in map(json.loads, answered)}
         assert len(rest.keys) == len(whole.keys) - len(answered)
         assert sorted(rest.keys) == sorted(set(whole.keys) - set(_keys(answered))), done
         assert without_order(files(tmp_path / f"{after}")) == without_order(
             files(tmp_path / "whole")
         )
-    run(tmp_path / "whole", again := Scripted(plays))
+    run(tmp_path / "whole", again := Scripted(attempts))
     assert again.keys == []
 
 
@@ -283,22 +286,22 @@ def _keys(lines: list[str]) -> list[str]:
 
 
 def test_half_a_character_in_a_thought_does_no_harm(tmp_path: Path) -> None:
-    odd = Attempt((Thought("\ud800 \u2028 é"), Answer("Oslo")), End.ANSWERED)
+    odd = AgentAttempt((Thought("\ud800 \u2028 é"), Answer("Oslo")), AttemptStatus.ANSWERED)
     run(tmp_path, Scripted({("t0", "cot"): [odd]}))
-    assert Journal(tmp_path / "attempts.jsonl").attempts["t0", Way.COT] == [
-        replace(odd, right=True)
+    assert AttemptJournal(tmp_path / "attempts.jsonl").attempts["t0", AnswerMode.COT] == [
+        replace(odd, is_correct=True)
     ]
     assert read_demonstrations(tmp_path / "demonstrations.jsonl")[0][1][0] == Thought("? \u2028 é")
 
 
 # -- bad teachers ------------------------------------------------------------------------------
 
-FAILED = Attempt((), End.REQUEST_FAILED, "HTTP 500", Usage(1, 0, 0.5))
+FAILED = AgentAttempt((), AttemptStatus.REQUEST_FAILED, "HTTP 500", TokenUsage(1, 0, 0.5))
 
 
 def test_a_failure_ends_its_question_and_is_made_anew_later(tmp_path: Path) -> None:
-    plays = {("t1", "coa"): [answers("Rome", acts=True), FAILED]}
-    summary = run(tmp_path, Scripted(plays))
+    attempts = {("t1", "coa"): [answers("Rome", acts=True), FAILED]}
+    summary = run(tmp_path, Scripted(attempts))
     assert summary["outcomes"]["the request failed"] == 1
     assert summary["without_pair"] == {"not tried both ways": 1}
     summary = run(tmp_path, teacher := Scripted({}))
@@ -312,7 +315,7 @@ def test_a_failure_ends_its_question_and_is_made_anew_later(tmp_path: Path) -> N
 
 def test_too_many_failures_stop_the_run_with_the_cause(tmp_path: Path) -> None:
     class Dead(Scripted):
-        async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
             self.keys.append(key)
             await asyncio.sleep(0)
             return FAILED
@@ -321,50 +324,50 @@ def test_too_many_failures_stop_the_run_with_the_cause(tmp_path: Path) -> None:
         run(tmp_path, dead := Dead({}))
     first = caught.value.exceptions[0]
     assert isinstance(first, UserError)
-    assert "5 attempts failed, the last because the request failed: HTTP 500:" in str(first)
+    assert "5 attempts failed (last cause: the request failed: HTTP 500)" in str(first)
     assert len(dead.keys) <= 8  # 0.2 of 20 is tolerated, and two go on side by side
     summary = run(tmp_path, Scripted({}))
     assert summary["outcomes"] == {"right": 12}
 
 
 def test_failures_are_a_share_of_all_attempts_in_the_end(tmp_path: Path) -> None:
-    plays = {(f"t{i}", way): [FAILED] for i in range(2) for way in Way}  # 4 of 12
+    attempts = {(f"t{i}", way): [FAILED] for i in range(2) for way in AnswerMode}  # 4 of 12
     for _ in range(2):  # whoever goes on is told again
         with pytest.raises(UserError, match="4 attempts failed"):
-            run(tmp_path, Scripted(plays))
-    summary = run(tmp_path, Scripted(plays), max_failed=0.4)
+            run(tmp_path, Scripted(attempts))
+    summary = run(tmp_path, Scripted(attempts), max_failed=0.4)
     assert (summary["attempts"], summary["outcomes"]["the request failed"]) == (12, 4)
 
 
 def test_what_failed_for_good_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
     """Of those alone that are made anew all fail."""
-    plays = {("t6", "cot"): [FAILED]}
+    attempts = {("t6", "cot"): [FAILED]}
     for _ in range(2):
-        assert run(tmp_path, Scripted(plays), tries=1)["attempts"] == 12
+        assert run(tmp_path, Scripted(attempts), tries=1)["attempts"] == 12
 
 
 # -- the oracle --------------------------------------------------------------------------------
 
 
 def test_the_oracle_knows_what_was_taught_and_guesses_or_searches_the_rest(tmp_path: Path) -> None:
-    world = deal(people=60, taught=0.4, heldout=0.5, seed=0)
-    tasks = train_tasks(world, 0, 120)
-    found = Collection(tmp_path, tasks, Collect(contrast=40, tries=2), seed=0)
-    oracle = Oracle(AtlasOracle(world), 0)
-    asyncio.run(found.run(oracle, GRADER, 8, lambda ended, kept: None))
+    world = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
+    tasks = draw_train_tasks(world, 0, 120)
+    found = DemonstrationCollection(tmp_path, tasks, CollectConfig(contrast=40, tries=2), seed=0)
+    oracle = OracleTeacher(AtlasOracle(world), 0)
+    asyncio.run(found.run(oracle, GRADER, 8, lambda ended, collected_ids: None))
     found.write(oracle)
-    shown = read_demonstrations(tmp_path / "demonstrations.jsonl")
-    assert len({task.id for task, _ in shown}) == len(shown)
-    by_way = {way: [t for t, _ in shown if t.meta["way"] == way] for way in Way}
+    demonstrations = read_demonstrations(tmp_path / "demonstrations.jsonl")
+    assert len({task.id for task, _ in demonstrations}) == len(demonstrations)
+    by_way = {way: [t for t, _ in demonstrations if t.meta["way"] == way] for way in AnswerMode}
     known = {t.id for t in tasks[0::2] if t.meta["known"]}
-    assert known <= {t.id for t in by_way[Way.COT]}
-    assert {t.id for t in by_way[Way.COA]} == {
+    assert known <= {t.id for t in by_way[AnswerMode.COT]}
+    assert {t.id for t in by_way[AnswerMode.COA]} == {
         t.id for t in tasks[1::2] if t.meta["calls_optimal"] > 0
     }
     heldout = {name for name, e in world.entities.items() if e.region == "heldout"}
     text = (tmp_path / "attempts.jsonl").read_text() + (tmp_path / "pairs.jsonl").read_text()
     assert not [name for name in heldout if name in text]
     pairs = read_pairs(tmp_path / "pairs.jsonl")
-    thinking = sum(not pair.acts for pair in pairs)
+    thinking = sum(not pair.chooses_tool for pair in pairs)
     assert thinking == int(0.25 * len(pairs))
     assert {p.task.id for p in pairs} <= {t.id for t in tasks[:40]}

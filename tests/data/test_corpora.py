@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.corpora import Corpus
+from fieldcraft.data.corpora import CorpusFile
 from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.types import UserError
 from source_files import lines, parquet
 
 
-def read(corpus: Corpus, folder: Path) -> list[Passage]:
-    return list(read_corpus(corpus.ensure(folder / "corpus.jsonl")))
+def read(corpus: CorpusFile, folder: Path) -> list[Passage]:
+    return list(read_corpus(corpus.ensure_passages(folder / "corpus.jsonl")))
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def read(corpus: Corpus, folder: Path) -> list[Passage]:
 def test_a_text_has_many_names(tmp_path: Path, key: str, more: dict[str, str], write: Any) -> None:
     record = {"id": "p", "wikipedia_title": "Luma"} | more | {key: "A river."}
     path = write(tmp_path / ("a.jsonl" if write is lines else "a.parquet"), record)
-    assert read(Corpus(path), tmp_path) == [Passage("p", "Luma", "A river.")]
+    assert read(CorpusFile(path), tmp_path) == [Passage("p", "Luma", "A river.")]
 
 
 def test_a_text_goes_before_an_abstract(tmp_path: Path) -> None:
     record = {"id": "p", "title": "", "abstract": "Short.", "text": "Long."}
-    assert read(Corpus(lines(tmp_path / "a.jsonl", record)), tmp_path)[0].text == "Long."
+    assert read(CorpusFile(lines(tmp_path / "a.jsonl", record)), tmp_path)[0].text == "Long."
 
 
 @pytest.mark.parametrize("write", [lines, parquet])
@@ -40,12 +40,12 @@ def test_later_passages_of_one_id_are_left_out(tmp_path: Path, write: Any) -> No
     records = [{"id": f"p{n}", "text": f"{n}."} for n in range(18)]
     again = [{"id": "p3", "text": "Another."}, {"id": "p5", "text": "5."}]
     path = write(tmp_path / ("a.jsonl" if write is lines else "a.parquet"), *records, *again)
-    corpus = Corpus(path)
+    corpus = CorpusFile(path)
     assert [p.text for p in read(corpus, tmp_path)] == [record["text"] for record in records]
     reason = "an id that an earlier passage has, such as 'p3'"
-    assert corpus.remarks() == [f"2 of {path} left out: {reason}"]
+    assert corpus.warnings() == [f"2 of {path} left out: {reason}"]
     with pytest.raises(UserError, match=r"its id 'p3' is that of .* 4: give it one of its own"):
-        Corpus(path, 0.05).ensure(tmp_path / "other.jsonl")
+        CorpusFile(path, 0.05).ensure_passages(tmp_path / "other.jsonl")
 
 
 @pytest.mark.parametrize("empty", ["", None])
@@ -53,12 +53,12 @@ def test_later_passages_of_one_id_are_left_out(tmp_path: Path, write: Any) -> No
 def test_passages_with_empty_ids_get_their_own(tmp_path: Path, empty: Any, write: Any) -> None:
     records = [{"id": "p", "text": "One."}] + [{"id": empty, "text": t} for t in ("Two.", "Three.")]
     path = write(tmp_path / ("a.jsonl" if write is lines else "a.parquet"), *records)
-    corpus = Corpus(path)
+    corpus = CorpusFile(path)
     assert [p.id for p in read(corpus, tmp_path)] == ["p", "1", "2"]
-    assert not corpus.remarks()
+    assert not corpus.warnings()
 
 
 def test_a_passage_of_two_questions_is_one(tmp_path: Path) -> None:
     both = [{"question": q, "passage": "A river.", "answer": True} for q in ("a", "b")]
-    found = read(Corpus(lines(tmp_path / "a.jsonl", *both)), tmp_path)
+    found = read(CorpusFile(lines(tmp_path / "a.jsonl", *both)), tmp_path)
     assert [p.text for p in found] == ["A river."]

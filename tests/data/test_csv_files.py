@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.records import records
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.records import read_records
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import UserError
 
@@ -46,12 +46,12 @@ def test_a_whole_column_of_one_type_is_not_retyped(tmp_path):
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
 def test_cells_come_back_as_they_were_written(tmp_path_factory, rows):
     path = table(tmp_path_factory.mktemp("csv") / "a.csv", [("a", "b"), *rows])
-    assert [tuple(record.values()) for _, record in records(path)] == rows
+    assert [tuple(record.values()) for _, record in read_records(path)] == rows
 
 
 def test_a_corpus_in_a_csv_keeps_its_texts(tmp_path):
     path = table(tmp_path / "a.csv", [["title", "text"], ["007", "1e5"], ["2009-01-03", "TRUE"]])
-    corpus = Corpus(path).ensure(tmp_path / "corpus.jsonl")
+    corpus = CorpusFile(path).ensure_passages(tmp_path / "corpus.jsonl")
     assert [(p.title, p.text) for p in read_corpus(corpus)] == [
         ("007", "1e5"),
         ("2009-01-03", "TRUE"),
@@ -60,13 +60,13 @@ def test_a_corpus_in_a_csv_keeps_its_texts(tmp_path):
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", [["question", "answer", "answer"], ["A?", "1", "2"]])
-    with pytest.raises(UserError, match="two columns are called 'answer'"):
+    with pytest.raises(UserError, match="the column name 'answer' is not unique"):
         read_tasks(path)
 
 
 def test_a_corpus_in_another_file_keeps_its_ids(tmp_path):
     path = table(tmp_path / "a.csv", [["_id", "title", "text"], ["007", "A", "x"], ["01", "", "x"]])
-    corpus = Corpus(path).ensure(tmp_path / "corpus.jsonl")
+    corpus = CorpusFile(path).ensure_passages(tmp_path / "corpus.jsonl")
     assert [(p.id, p.title) for p in read_corpus(corpus)] == [("007", "A"), ("01", "")]
 
 
@@ -80,7 +80,7 @@ def test_a_tsv_of_numbers_and_texts_has_no_header_and_no_quotes(tmp_path_factory
     """As MS MARCO has its passages, in which a quotation mark is one."""
     path = tmp_path_factory.mktemp("tsv") / "collection.tsv"
     path.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(texts)), newline="")
-    assert [record for _, record in records(path)] == [
+    assert [record for _, record in read_records(path)] == [
         {"id": str(n), "text": text} for n, text in enumerate(texts)
     ]
 
@@ -90,7 +90,7 @@ def test_a_tsv_with_a_header_is_quoted_as_a_csv(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tsv") / "a.tsv"
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter="\t").writerows([("question", "answer"), *rows])
-    assert [tuple(record.values()) for _, record in records(path)] == rows
+    assert [tuple(record.values()) for _, record in read_records(path)] == rows
 
 
 def test_a_tsv_whose_quotation_marks_are_those_of_its_texts_loses_no_record(tmp_path):

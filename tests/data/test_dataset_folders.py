@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 
 
@@ -45,5 +45,5 @@ def test_what_has_no_place_in_a_table_is_a_sentence(tmp_path: Path) -> None:
     empty = [{"messages": [{"arguments": {}}]}]
     with pytest.raises(UserError, match=r"do not fit into one table .*: write out\.jsonl"):
         write_records(empty, tmp_path / "out.parquet")
-    with pytest.raises(UserError, match=r"no ending that says how to write it"):
+    with pytest.raises(UserError, match=r"has an unsupported suffix"):
         write_records(empty, tmp_path / "out.txt")

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.decontamination import LONG, SIMILARITY, EvaluationQuestions, Match
-from fieldcraft.data.duplicates import normal_form, shingles
+from fieldcraft.data.decontamination import (
+    MIN_WORDS,
+    NEAR_DUPLICATE_SIMILARITY,
+    EvaluationQuestions,
+    QuestionMatch,
+)
+from fieldcraft.data.duplicates import make_shingles, normalise_text
 from fieldcraft.types import Task
 
 
@@ -34,8 +39,8 @@ def test_the_same_words_or_the_same_id_are_the_same_question(trained: Task) -> N
 def test_questions_that_share_no_more_than_an_id_are_told_apart() -> None:
     asked = EvaluationQuestions([task(QUESTION, "q17")])
     other = task("Who painted the harbour of Northport?", "q17")
-    assert asked.same_by_id([other, task(QUESTION, "q17"), task(QUESTION)]) == [
-        Match(other.question, QUESTION)
+    assert asked.find_same_ids([other, task(QUESTION, "q17"), task(QUESTION)]) == [
+        QuestionMatch(other.question, QUESTION)
     ]
 
 
@@ -56,10 +61,12 @@ def test_signs_of_mathematics_tell_questions_apart() -> None:
 def test_a_question_that_is_alike_with_the_same_answer_is_a_near_duplicate() -> None:
     asked = EvaluationQuestions([task(QUESTION, "a", "Northport", "North Port"), task("Why?")])
     near = "Where was the painter Ada Lind borne?"
-    assert asked.near_duplicates([task(near, "b", "the Northport")]) == [Match(near, QUESTION)]
-    assert asked.near_duplicates([task(near, "b", "Southport")]) == []
-    assert asked.near_duplicates([task(near, "b")]) == []
-    assert asked.near_duplicates([task("Who painted it?", "b", "Northport")]) == []
+    assert asked.find_near_duplicates([task(near, "b", "the Northport")]) == [
+        QuestionMatch(near, QUESTION)
+    ]
+    assert asked.find_near_duplicates([task(near, "b", "Southport")]) == []
+    assert asked.find_near_duplicates([task(near, "b")]) == []
+    assert asked.find_near_duplicates([task("Who painted it?", "b", "Northport")]) == []
 
 
 texts = st.text(alphabet="ab ", min_size=0, max_size=24)
@@ -68,14 +75,16 @@ texts = st.text(alphabet="ab ", min_size=0, max_size=24)
 @given(st.lists(texts, max_size=8), st.lists(texts, max_size=8))
 def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> None:
     def alike(one: str, other: str) -> bool:
-        first, second = (shingles(normal_form(text)) for text in (one, other))
-        return len(first & second) >= SIMILARITY * len(first | second)
+        first, second = (make_shingles(normalise_text(text)) for text in (one, other))
+        return len(first & second) >= NEAR_DUPLICATE_SIMILARITY * len(first | second)
 
     asked, trained = (
-        [text for text in some if len(text.split()) < LONG] for some in (asked, trained)
+        [text for text in some if len(text.split()) < MIN_WORDS] for some in (asked, trained)
     )
-    found = EvaluationQuestions([task(text) for text in asked]).near_duplicates(map(task, trained))
-    trained = [t for t in trained if normal_form(t) not in map(normal_form, asked)]
+    found = EvaluationQuestions([task(text) for text in asked]).find_near_duplicates(
+        map(task, trained)
+    )
+    trained = [t for t in trained if normalise_text(t) not in map(normalise_text, asked)]
     expected = [
         (t, next(a for a in asked if alike(t, a)))
         for t in trained
@@ -90,9 +99,11 @@ def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> 
 def test_a_question_inside_of_a_prompt_is_a_near_duplicate(around: str) -> None:
     asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
     prompt = around.format(QUESTION)
-    assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
-    assert asked.near_duplicates([task(prompt, "b")]) == [Match(prompt, QUESTION)]
-    assert asked.near_duplicates([task(prompt, "b", "Southport")]) == []
+    assert asked.find_near_duplicates([task(prompt, "b", "Northport")]) == [
+        QuestionMatch(prompt, QUESTION)
+    ]
+    assert asked.find_near_duplicates([task(prompt, "b")]) == [QuestionMatch(prompt, QUESTION)]
+    assert asked.find_near_duplicates([task(prompt, "b", "Southport")]) == []
 
 
 @given(st.permutations(QUESTION.split()))
@@ -101,12 +112,12 @@ def test_a_question_of_the_same_words_in_another_order_is_a_near_duplicate(
 ) -> None:
     asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
     other = " ".join(order)
-    expected = [] if order == QUESTION.split() else [Match(other, QUESTION)]
-    if normal_form(other) != normal_form(QUESTION):
-        assert asked.near_duplicates([task(other, "b", "Northport")]) == expected
-        assert asked.near_duplicates([task(other, "b", "Southport")]) == []
+    expected = [] if order == QUESTION.split() else [QuestionMatch(other, QUESTION)]
+    if normalise_text(other) != normalise_text(QUESTION):
+        assert asked.find_near_duplicates([task(other, "b", "Northport")]) == expected
+        assert asked.find_near_duplicates([task(other, "b", "Southport")]) == []
     fewer = " ".join(order[1:3])
-    assert asked.near_duplicates([task(fewer, "b", "Northport")]) == []
+    assert asked.find_near_duplicates([task(fewer, "b", "Northport")]) == []
 
 
 @given(text=st.text(), times=st.integers(1, 3))
@@ -114,7 +125,7 @@ def test_entities_are_what_they_stand_for(text: str, times: int) -> None:
     escaped = text
     for _ in range(times):
         escaped = html.escape(escaped)
-    assert normal_form(escaped) == normal_form(text)
+    assert normalise_text(escaped) == normalise_text(text)
     assert task(escaped, "b") in EvaluationQuestions([task(text, "a")])
 
 
@@ -132,7 +143,9 @@ def test_markup_of_a_page_tells_no_questions_apart(written: str) -> None:
     asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
     assert task(written, "b") in asked
     prompt = f"Answer the question. Think first. Question: {written} Answer:"
-    assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
+    assert asked.find_near_duplicates([task(prompt, "b", "Northport")]) == [
+        QuestionMatch(prompt, QUESTION)
+    ]
 
 
 @pytest.mark.parametrize("other", ["Is a > b or b < a?", "Is a b or b a?", "Is a a?"])
@@ -142,4 +155,4 @@ def test_signs_of_mathematics_are_no_tags(other: str) -> None:
 
 def test_a_short_question_is_not_looked_for_in_others() -> None:
     asked = EvaluationQuestions([task("Where is it?", "a", "Northport")])
-    assert asked.near_duplicates([task("The town: where is it? Say.", "b", "Northport")]) == []
+    assert asked.find_near_duplicates([task("The town: where is it? Say.", "b", "Northport")]) == []

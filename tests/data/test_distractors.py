@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.distractors import with_distractors
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.distractors import merge_distractors
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 from source_files import lines
 
@@ -37,8 +37,8 @@ def test_they_become_options(tmp_path: Path, answers: dict[str, Any]) -> None:
 
 @given(st.permutations(["Tane", "Luma", "B", "none of the above"]))
 def test_the_order_does_not_depend_on_which_is_right(texts: list[str]) -> None:
-    read = with_distractors({"correct_answer": texts[0], "distractors": texts[1:]})
-    usual = with_distractors(
+    read = merge_distractors({"correct_answer": texts[0], "distractors": texts[1:]})
+    usual = merge_distractors(
         {"correct_answer": "B", "distractors": ["none of the above", "Tane", "Luma"]}
     )
     assert read["options"] == usual["options"]
@@ -47,7 +47,7 @@ def test_the_order_does_not_depend_on_which_is_right(texts: list[str]) -> None:
 
 
 def test_numbers_are_options_as_well() -> None:
-    read = with_distractors({"correct_answer": 4, "incorrect_answers": [3, 5.5, float("nan")]})
+    read = merge_distractors({"correct_answer": 4, "incorrect_answers": [3, 5.5, float("nan")]})
     assert {*read["options"].values()} == {"3", "4", "5.5"}
 
 
@@ -62,4 +62,4 @@ def test_a_wrong_answer_that_is_the_right_one_is_named(tmp_path: Path) -> None:
 )
 def test_other_records_are_as_they_are(more: dict[str, Any]) -> None:
     record = {"question": "Where?"} | more
-    assert with_distractors(record) == record
+    assert merge_distractors(record) == record

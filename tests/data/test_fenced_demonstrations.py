@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat import read_chat
-from fieldcraft.data.records import Malformed
-from fieldcraft.types import Action, Answer, Observation, Step, Thought
+from fieldcraft.data.formats.chat_messages import parse_chat
+from fieldcraft.data.records import RecordError
+from fieldcraft.types import Answer, DemoStep, Observation, Thought, ToolCall
 
 WORDS = st.text(alphabet="abc =$", min_size=1).map(str.strip).filter(bool)
 TURNS = st.lists(st.tuples(WORDS | st.just(""), WORDS, WORDS), min_size=1, max_size=3)
 
 
-def steps_in(content: Any) -> list[Step]:
-    said = {"role": "assistant", "content": content}
-    return read_chat([{"role": "user", "content": "What?"}, said]).steps
+def steps_in(content: Any) -> list[DemoStep]:
+    message = {"role": "assistant", "content": content}
+    return parse_chat([{"role": "user", "content": "What?"}, message]).steps
 
 
 @given(turns=TURNS, language=st.sampled_from(["python", "py", "Python"]), parts=st.booleans())
 def test_each_program_is_a_call_with_its_result(
     turns: list[tuple[str, str, str]], language: str, parts: bool
 ) -> None:
-    text, expected = "", list[Step]()
+    text, expected = "", list[DemoStep]()
     for before, program, result in turns:
         text += f"{before}\n```{language}\n{program}\n```\n```output\n{result}\n```\n"
         expected += [Thought(before)] if before else []
-        expected += [Action("python", {"code": program}), Observation(result)]
+        expected += [ToolCall("python", {"code": program}), Observation(result)]
     text += "It is \\boxed{7}."
     content = [{"type": "text", "text": text}] if parts else text
     assert steps_in(content) == [*expected, Thought("It is"), Answer("7")]
@@ -45,7 +45,7 @@ def test_each_program_is_a_call_with_its_result(
     ],
 )
 def test_what_does_not_alternate_is_left_out(text: str) -> None:
-    with pytest.raises(Malformed, match=r"do not alternate|a thought that never ends"):
+    with pytest.raises(RecordError, match=r"do not alternate|a thought that never ends"):
         steps_in(text)
 
 

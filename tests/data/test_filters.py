@@ -8,70 +8,84 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule
+from fieldcraft.data.filters import Demonstration, FilterResult, apply_filters, make_filter
 from fieldcraft.data.grading import Grader
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.afm import double_check, reflection
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.afm_grades import make_double_check, make_reflection
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.words import words
-from fieldcraft.runs.build import make_correct
-from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought, UserError
+from fieldcraft.records.words import split_words
+from fieldcraft.runs.build import make_verdict_reward
+from fieldcraft.types import (
+    Answer,
+    DemoStep,
+    Observation,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    UserError,
+)
 from source_files import lines
 
 pytest.importorskip("datasketch", reason="near duplicates need the extra data")
 TASK = Task("t", "Where was Ada Lind born?", ("Northport",))
 GOOD, BAD = ("Good", "Good", "Good"), ("Good", "Poor", "Good")
-DIALECT = get_dialect("afm-mhqa", tiny_tokenizer())
+DIALECT = make_dialect("afm-mhqa", tiny_tokenizer())
 LONG = "The article says that Ada Lind was born there."
 
 
-def search(query: str = "Ada Lind") -> list[Step]:
-    return [Thought("I search."), Action("search", {"query": query}), Observation("A page.")]
+def search(query: str = "Ada Lind") -> list[DemoStep]:
+    return [Thought("I search."), ToolCall("search", {"query": query}), Observation("A page.")]
 
 
-PLAN: list[Step] = [Thought("I plan."), Thought("Search for her.", Role.PLAN)]
-CHECKED: list[Step] = [
-    *(Thought("So."), Thought("Northport", Role.SUGGEST)),
-    *(Thought("Yes."), double_check(4), Thought("Done."), Answer("Northport")),
+PLAN: list[DemoStep] = [Thought("I plan."), Thought("Search for her.", ThoughtRole.PLAN)]
+CHECKED: list[DemoStep] = [
+    *(Thought("So."), Thought("Northport", ThoughtRole.SUGGEST)),
+    *(Thought("Yes."), make_double_check(4), Thought("Done."), Answer("Northport")),
 ]
-PLAIN: list[Step] = [*PLAN, *search(), *CHECKED]
-REFLECTED: list[Step] = [*PLAN, *search(), Thought("Fine."), reflection(GOOD), *CHECKED]
-REPAIRED: list[Step] = [
-    *(*PLAN, *search("Bo"), Thought("No."), reflection(BAD), *PLAN, *search(), *CHECKED),
+PLAIN: list[DemoStep] = [*PLAN, *search(), *CHECKED]
+REFLECTED: list[DemoStep] = [*PLAN, *search(), Thought("Fine."), make_reflection(GOOD), *CHECKED]
+REPAIRED: list[DemoStep] = [
+    *(*PLAN, *search("Bo"), Thought("No."), make_reflection(BAD), *PLAN, *search(), *CHECKED),
 ]
-DOUBTED: list[Step] = [
-    *(*PLAN, *search(), Thought("So."), Thought("Rome", Role.SUGGEST), Thought("No.")),
-    *(double_check(2), *PLAN, *CHECKED),
+DOUBTED: list[DemoStep] = [
+    *(*PLAN, *search(), Thought("So."), Thought("Rome", ThoughtRole.SUGGEST), Thought("No.")),
+    *(make_double_check(2), *PLAN, *CHECKED),
 ]
 
 
 def apply(
-    filters: dict[str, dict[str, Any]], *steps: Sequence[Step], task: Task = TASK, seed: int = 0
-) -> Filtered:
+    filters: dict[str, dict[str, Any]], *steps: Sequence[DemoStep], task: Task = TASK, seed: int = 0
+) -> FilterResult:
     return filtered([(task, each) for each in steps], filters, seed)
 
 
-def filtered(chains: Any, filters: dict[str, dict[str, Any]], seed: int = 0) -> Filtered:
-    grader = Grader(make_correct(load_recipe("smoke", [])))
+def filtered(chains: Any, filters: dict[str, dict[str, Any]], seed: int = 0) -> FilterResult:
+    grader = Grader(make_verdict_reward(load_recipe("smoke", [])))
     return asyncio.run(apply_filters(chains, filters, DIALECT, grader, seed))
 
 
-def reasons(found: Filtered) -> list[str]:
+def reasons(found: FilterResult) -> list[str]:
     return [reason for _, _, reason in found.dropped]
 
 
 def test_complexity_counts_agents_and_calls() -> None:
-    assert Chain(TASK, PLAIN).interactions == 4  # plan, search, suggested answer, double check
-    assert Chain(TASK, REFLECTED).interactions == 5
+    assert (
+        Demonstration(TASK, PLAIN).num_interactions == 4
+    )  # plan, search, suggested answer, double check
+    assert Demonstration(TASK, REFLECTED).num_interactions == 5
     found = apply({"complexity": {}}, PLAIN, REFLECTED)
-    assert found.kept == [Chain(TASK, REFLECTED)]
+    assert found.accepted == [Demonstration(TASK, REFLECTED)]
     assert reasons(found) == ["fewer than 5 interactions"]
     assert apply({"complexity": {"least": 4}}, PLAIN).dropped == []
 
 
 def test_complexity_can_count_calls_alone() -> None:
     """The plan, the reflections and the checks of REPAIRED are many; its calls are two."""
-    assert (Chain(TASK, REPAIRED).interactions, len(Chain(TASK, REPAIRED).calls)) == (7, 2)
+    assert (
+        Demonstration(TASK, REPAIRED).num_interactions,
+        len(Demonstration(TASK, REPAIRED).calls),
+    ) == (7, 2)
     by_calls = {"complexity": {"least": 3, "count": "calls"}}
     assert reasons(apply(by_calls, REPAIRED)) == ["fewer than 3 calls"]
     assert apply({"complexity": {"least": 2, "count": "calls"}}, REPAIRED).dropped == []
@@ -79,11 +93,11 @@ def test_complexity_can_count_calls_alone() -> None:
 
 
 def test_different_tools() -> None:
-    page = [Action("crawl_page", {"url": "http://a"}), Observation("A page.")]
+    page = [ToolCall("crawl_page", {"url": "http://a"}), Observation("A page.")]
     both = [*PLAN, *search(), Thought("I read."), *page, *CHECKED]
     twice = [*PLAN, *search("A"), *search("B"), *CHECKED]
     found = apply({"tools": {"least": 2}}, both, twice, CHECKED)
-    assert [chain.steps for chain in found.kept] == [both]
+    assert [chain.steps for chain in found.accepted] == [both]
     assert reasons(found) == ["fewer than 2 different tools"] * 2
 
 
@@ -91,10 +105,17 @@ def test_a_hop_goes_to_the_tools_and_comes_back() -> None:
     """Two calls of one turn are one hop."""
     action, observed = search()[1:]
     parallel = [Thought("Both."), action, action, observed, observed, *search(), *CHECKED]
-    assert (len(Chain(TASK, parallel).calls), Chain(TASK, parallel).hops) == (3, 2)
-    assert [Chain(TASK, steps).hops for steps in (PLAIN, REPAIRED, CHECKED)] == [1, 2, 0]
+    assert (len(Demonstration(TASK, parallel).calls), Demonstration(TASK, parallel).num_hops) == (
+        3,
+        2,
+    )
+    assert [Demonstration(TASK, steps).num_hops for steps in (PLAIN, REPAIRED, CHECKED)] == [
+        1,
+        2,
+        0,
+    ]
     found = apply({"hops": {"least": 1, "most": 1}}, PLAIN, parallel, CHECKED)
-    assert [chain.steps for chain in found.kept] == [PLAIN]
+    assert [chain.steps for chain in found.accepted] == [PLAIN]
     assert reasons(found) == ["more than 1 hops", "fewer than 1 hops"]
     assert reasons(apply({"hops": {}}, PLAIN)) == ["fewer than 5 hops"]
 
@@ -102,26 +123,26 @@ def test_a_hop_goes_to_the_tools_and_comes_back() -> None:
 def test_wrong_answers_and_none() -> None:
     wrong, silent = [*PLAIN[:-1], Answer("Rome")], PLAIN[:-1]
     found = apply({"wrong": {}}, PLAIN, wrong, silent)
-    assert found.kept == [Chain(TASK, PLAIN)]
+    assert found.accepted == [Demonstration(TASK, PLAIN)]
     assert reasons(found) == ["a wrong answer", "no answer"]
     unknown = Task("u", "Who?", ())  # without a gold answer it is not trusted
     assert reasons(apply({"wrong": {}}, wrong, task=unknown)) == ["nothing can grade it"]
-    assert len(apply({"corrected": {}}, REPAIRED, task=unknown).kept) == 1  # and not repeated
+    assert len(apply({"corrected": {}}, REPAIRED, task=unknown).accepted) == 1  # and not repeated
 
 
 def test_redundant_calls_and_thoughts() -> None:
     calls = [*PLAN, *search("Ada Lind"), *search(" ada  lind "), *CHECKED]
     thoughts = [*PLAN, *search("A"), Thought(LONG), *search("B")[1:], Thought(LONG), *CHECKED[1:]]
     found = apply({"redundant": {}}, PLAIN, REPAIRED, calls, thoughts)
-    assert [chain.steps for chain in found.kept] == [PLAIN, REPAIRED]  # a plan may come again
+    assert [chain.steps for chain in found.accepted] == [PLAIN, REPAIRED]  # a plan may come again
     assert reasons(found) == ["a call comes again", "a thought comes again"]
 
 
 def test_chains_off_the_grammar() -> None:
     unthought = [*PLAN, search()[1], search()[2], *CHECKED]  # a call without a thought before it
-    foreign = [*PLAN, Thought("I compute."), Action("python", {"code": "1"}), Observation("1")]
+    foreign = [*PLAN, Thought("I compute."), ToolCall("python", {"code": "1"}), Observation("1")]
     found = apply({"off_grammar": {}}, PLAIN, DOUBTED, unthought, [*foreign, *CHECKED])
-    assert [chain.steps for chain in found.kept] == [PLAIN, DOUBTED]
+    assert [chain.steps for chain in found.accepted] == [PLAIN, DOUBTED]
     assert reasons(found) == [
         "off the grammar of afm-mhqa",
         "the dialect afm-mhqa cannot write it",
@@ -131,20 +152,27 @@ def test_chains_off_the_grammar() -> None:
 def test_a_share_of_the_chains_without_reflection() -> None:
     plain = [[Thought(f"I plan {n}."), *PLAIN[1:]] for n in range(400)]
     none = apply({"reflection": {"share": 0}}, *plain[:9], REFLECTED)
-    assert none.kept == [Chain(TASK, REFLECTED)]
+    assert none.accepted == [Demonstration(TASK, REFLECTED)]
     half = apply({"reflection": {"share": 0.5}}, *plain)
-    assert 160 <= len(half.kept) <= 240
+    assert 160 <= len(half.accepted) <= 240
     again = apply({"reflection": {"share": 0.5}}, *reversed(plain))
-    assert {c.text for c in again.kept} == {c.text for c in half.kept}  # the order changes nothing
+    assert {c.text for c in again.accepted} == {
+        c.text for c in half.accepted
+    }  # the order changes nothing
     other = apply({"reflection": {"share": 0.5}}, *plain, seed=1)
-    assert {c.text for c in other.kept} != {c.text for c in half.kept}
+    assert {c.text for c in other.accepted} != {c.text for c in half.accepted}
 
 
 def test_repaired_errors_are_repeated() -> None:
     wrong = [*DOUBTED[:-1], Answer("Rome")]
     found = apply({"corrected": {"times": 3}}, PLAIN, REPAIRED, DOUBTED, wrong)
-    assert [chain.steps for chain in found.kept] == [PLAIN, *[REPAIRED] * 3, *[DOUBTED] * 3, wrong]
-    [cut] = found.cuts
+    assert [chain.steps for chain in found.accepted] == [
+        PLAIN,
+        *[REPAIRED] * 3,
+        *[DOUBTED] * 3,
+        wrong,
+    ]
+    [cut] = found.stages
     assert (cut.before, cut.after, cut.repeated, cut.dropped) == (4, 8, 4, {})
 
 
@@ -157,7 +185,7 @@ def test_near_duplicates() -> None:
     ]
     chains = [(Task(str(n), q, (a,)), PLAIN) for n, (q, a) in enumerate(asked)]
     found = filtered(chains, {"near_duplicates": {}})
-    assert [chain.task.id for chain in found.kept] == ["0", "2", "3"]
+    assert [chain.task.id for chain in found.accepted] == ["0", "2", "3"]
     assert reasons(found) == ["like an earlier question"]
 
 
@@ -176,11 +204,11 @@ def test_words_of_near_duplicates_and_benchmarks(
 ) -> None:
     chains = [(Task(q, q, ("a",)), PLAIN) for q in (first, other)]
     rules: dict[str, dict[str, Any]] = {"near_duplicates": {}}
-    assert len(filtered(chains, rules).kept) == (1 if alike else 2)
-    if words(first) != words(other) or alike:
+    assert len(filtered(chains, rules).accepted) == (1 if alike else 2)
+    if split_words(first) != split_words(other) or alike:
         bench = lines(tmp_path / "bench.jsonl", {"question": first, "answer": "x"})
         rules = {"contaminated": {"files": [str(bench)]}}
-        assert len(filtered(chains[1:], rules).kept) == (0 if alike else 1)
+        assert len(filtered(chains[1:], rules).accepted) == (0 if alike else 1)
 
 
 def test_contamination(tmp_path: Path) -> None:
@@ -201,21 +229,29 @@ def test_contamination(tmp_path: Path) -> None:
     chains = [(Task(q, q, ("a",)), PLAIN) for q in asked]
     rule = {"contaminated": {"files": [str(bench)], "canaries": ["CODE-77"]}}
     found = filtered(chains, rule)
-    assert [chain.task.id for chain in found.kept] == [asked[1], asked[3]]
+    assert [chain.task.id for chain in found.accepted] == [asked[1], asked[3]]
     assert reasons(found) == ["in a benchmark", "in a benchmark", "a canary string"]
     read = [*PLAN, *search()[:2], Observation("Data. canary GUID 26b5"), *CHECKED]
     assert reasons(apply({"contaminated": {}}, read)) == ["a canary string"]
     few = {"contaminated": {"files": [str(bench)], "words": 4}}
-    assert [chain.task.id for chain in filtered(chains, few).kept] == [asked[4]]
+    assert [chain.task.id for chain in filtered(chains, few).accepted] == [asked[4]]
 
 
 def test_each_rule_sees_what_the_last_one_left() -> None:
     rules: dict[str, dict[str, Any]] = {"complexity": {}, "corrected": {}, "redundant": {}}
-    twice = [*PLAN, *search("Bo"), Thought("No."), reflection(BAD), *PLAN, *search("Bo"), *CHECKED]
+    twice = [
+        *PLAN,
+        *search("Bo"),
+        Thought("No."),
+        make_reflection(BAD),
+        *PLAN,
+        *search("Bo"),
+        *CHECKED,
+    ]
     found = apply(rules, PLAIN, REFLECTED, REPAIRED, twice)
-    counts = [(cut.name, cut.before, cut.after, cut.repeated) for cut in found.cuts]
+    counts = [(cut.name, cut.before, cut.after, cut.repeated) for cut in found.stages]
     assert counts == [("complexity", 4, 3, 0), ("corrected", 3, 5, 2), ("redundant", 5, 3, 0)]
-    assert found.cuts[2].dropped == {"a call comes again": 2}  # with its repetition
+    assert found.stages[2].dropped == {"a call comes again": 2}  # with its repetition
     assert {(e.rule, e.reason) for e in found.examples} == {
         ("", ""),
         ("complexity", "fewer than 5 interactions"),
@@ -223,27 +259,27 @@ def test_each_rule_sees_what_the_last_one_left() -> None:
     }
 
 
-def even(chain: Chain, context: Any) -> tuple[bool, str]:
+def even(chain: Demonstration, context: Any) -> tuple[bool, str]:
     return len(chain.steps) % 2 == 0, "odd"
 
 
-def broken(chain: Chain, context: Any) -> Any:
+def broken(chain: Demonstration, context: Any) -> Any:
     return {}["x"]
 
 
-def mute(chain: Chain, context: Any) -> Any:
+def mute(chain: Demonstration, context: Any) -> Any:
     return "yes"
 
 
 def test_a_rule_of_the_users() -> None:
     found = apply({"test_filters:even": {}}, PLAN, PLAN[:1])
-    assert (len(found.kept), reasons(found)) == (1, ["odd"])
+    assert (len(found.accepted), reasons(found)) == (1, ["odd"])
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "told"),
+    ("name", "settings", "message"),
     [
-        ("complexty", {}, "no filter 'complexty' among .* did you mean 'complexity'"),
+        ("complexty", {}, r"unknown filter 'complexty' \(did you mean 'complexity'"),
         ("complexity", {"lest": 3}, "'complexity' has no setting 'lest'; did you mean 'least'?"),
         ("reflection", {}, "'reflection' needs the setting 'share'"),
         ("reflection", {"share": 2}, "the setting 'share' of the filter 'reflection' is wrong"),
@@ -252,7 +288,11 @@ def test_a_rule_of_the_users() -> None:
             {"count": "tools"},
             "the setting 'count' of the filter 'complexity' is wrong",
         ),
-        ("hops", {"least": 5, "most": 4}, "keeps nothing from 5 to 4: raise its setting 'most'"),
+        (
+            "hops",
+            {"least": 5, "most": 4},
+            "the range 5 to 4 of the filter 'hops' is empty: raise its 'most'",
+        ),
         ("wrong", {"a": 1}, "takes no settings: remove 'a'"),
         ("contaminated", {"files": ["none.jsonl"]}, "none.jsonl does not exist"),
         ("test_filters:TASK", {}, "neither a function of a chain"),
@@ -260,12 +300,12 @@ def test_a_rule_of_the_users() -> None:
         ("test_filters:mute", {}, r"returned 'yes': let it return \(keep, reason\)"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(name: str, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_mistakes_are_told_in_a_sentence(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         apply({name: settings}, PLAN)
 
 
 def test_rules_start_anew_in_every_run() -> None:
     rule: dict[str, dict[str, Any]] = {"near_duplicates": {}}
-    assert len(apply(rule, PLAIN).kept) == len(apply(rule, PLAIN).kept) == 1
-    assert make_rule("near_duplicates", {}) is not make_rule("near_duplicates", {})
+    assert len(apply(rule, PLAIN).accepted) == len(apply(rule, PLAIN).accepted) == 1
+    assert make_filter("near_duplicates", {}) is not make_filter("near_duplicates", {})

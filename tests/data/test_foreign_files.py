@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.foreign import refuse_foreign, refuse_other_encoding
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.file_types import require_text_file, require_utf8
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.types import UserError
 
 TABLE = "question,answer\nOù?,Zürich\nWhere?,Oslo\n"
@@ -27,7 +27,7 @@ def packed(*names: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.csv", TABLE.encode("latin-1"), "is not written in UTF-8: save it as 'CSV UTF-8' or"),
         ("a.tsv", TABLE.replace(",", "\t").encode("cp1252"), "iconv -f CP1252 -t UTF-8 '"),
@@ -48,14 +48,14 @@ def packed(*names: str) -> bytes:
     ],
 )
 def test_a_file_of_another_program_is_a_sentence(
-    name: str, content: bytes, told: str, tmp_path: Path
+    name: str, content: bytes, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UserError) as refused:
         read_tasks(path)
     assert str(path) in str(refused.value)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -73,5 +73,5 @@ def test_no_table_in_utf_8_is_refused(
     path = tmp_path_factory.mktemp("foreign") / "a.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["question", "answer"], *rows])
-    refuse_foreign(path)
-    refuse_other_encoding(path)
+    require_text_file(path)
+    require_utf8(path)

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat import messages_of, normal, read_chat
-from fieldcraft.data.formats.convert import convert, read_shown, write_shown
-from fieldcraft.data.formats.kinds import FORMATS, Shown
-from fieldcraft.data.records import Malformed
-from fieldcraft.data.sources import read_tasks, write_verl
+from fieldcraft.data.formats.chat_messages import parse_chat, render_messages, strip_whitespace
+from fieldcraft.data.formats.convert import convert, convert_demonstrations, read_any_demonstrations
+from fieldcraft.data.formats.demonstration_formats import FORMATS, TaskAndSteps
+from fieldcraft.data.records import RecordError
 from fieldcraft.data.steps_io import write_demonstrations
-from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought, UserError
+from fieldcraft.data.tasks import read_tasks, write_verl
+from fieldcraft.types import (
+    Answer,
+    DemoStep,
+    Observation,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    UserError,
+)
 
 CHATS = [name for name in FORMATS if name != "afm"]
 # Parts of tags are likely, so that text with a meaning of its own is tried.
@@ -34,18 +43,18 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "code", "k"]), VALUES, max_size=3)
-ROLES = st.sampled_from([role for role in Role if role is not Role.SUMMARY])
+ROLES = st.sampled_from([role for role in ThoughtRole if role is not ThoughtRole.SUMMARY])
 
 
 @st.composite
-def demonstrations(draw: st.DrawFn) -> Shown:
+def demonstrations(draw: st.DrawFn) -> TaskAndSteps:
     """Turns of thoughts and calls, then an answer."""
-    steps: list[Step] = []
+    steps: list[DemoStep] = []
     for _ in range(draw(st.integers(0, 3))):
         steps += [Thought(draw(TEXT), draw(ROLES)) for _ in range(draw(st.integers(0, 2)))]
         calls = draw(st.integers(1, 2))
         steps += [
-            Action(draw(st.sampled_from(["search", "python"])), draw(ARGUMENTS))
+            ToolCall(draw(st.sampled_from(["search", "python"])), draw(ARGUMENTS))
             for _ in range(calls)
         ]
         steps += [Observation(draw(TEXT)) for _ in range(calls)]
@@ -58,15 +67,15 @@ def demonstrations(draw: st.DrawFn) -> Shown:
 @given(demonstrations())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.parametrize("name", list(FORMATS))
-def test_what_is_written_is_read_back(name: str, shown: Shown) -> None:
+def test_what_is_written_is_read_back(name: str, demonstration: TaskAndSteps) -> None:
     """Every record says exactly what was shown; what has no place is not written."""
-    task, steps = shown
-    written, reasons = write_shown([shown], FORMATS[name])
+    task, steps = demonstration
+    written, reasons = convert_demonstrations([demonstration], FORMATS[name])
     assert len(written) + reasons.total() == 1
     for record in written:
         record = json.loads(json.dumps(record))
-        read, again = FORMATS[name].read(record)
-        assert again == normal(steps)
+        read, again = FORMATS[name].to_demonstration(record)
+        assert again == strip_whitespace(steps)
         assert (read.id, read.question, read.answers) == (task.id, task.question, task.answers)
         assert read.meta["hops"] == 2
 
@@ -81,24 +90,24 @@ PLAIN = st.text(
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_ordinary_text_has_a_place_in_every_format(name: str, a: str, b: str, c: str) -> None:
     steps = [
-        Thought(a, Role.PLAN),
+        Thought(a, ThoughtRole.PLAN),
         Thought(b),
-        Action("search", {"query": c}),
+        ToolCall("search", {"query": c}),
         Observation(a),
         Thought(c),
         Answer(b),
     ]
-    _, reasons = write_shown([(Task("1", f"{a} {b}", (b,)), steps)], FORMATS[name])
+    _, reasons = convert_demonstrations([(Task("1", f"{a} {b}", (b,)), steps)], FORMATS[name])
     assert reasons == Counter()
 
 
-SHOWN: list[Shown] = [
+SHOWN: list[TaskAndSteps] = [
     (
         Task("a", "Who directed it?", ("Bo Berg",), {"hops": 2, "tags": ["x"]}),
         [
-            Thought("First the film.", Role.PLAN),
-            Action("search", {"query": "the film"}),
-            Action("search", {"query": "its director", "k": 3}),
+            Thought("First the film.", ThoughtRole.PLAN),
+            ToolCall("search", {"query": "the film"}),
+            ToolCall("search", {"query": "its director", "k": 3}),
             Observation("A film."),
             Observation("Bo Berg."),
             Thought("It is he."),
@@ -107,12 +116,12 @@ SHOWN: list[Shown] = [
     ),
     (
         Task("b", "What is 6 times 7?", ("42", "forty-two")),
-        [Action("python", {"code": "print(6 * 7)"}), Observation("42\n"), Answer("42")],
+        [ToolCall("python", {"code": "print(6 * 7)"}), Observation("42\n"), Answer("42")],
     ),
 ]
 
 
-def without_tools(shown: list[Shown]) -> list[Shown]:
+def without_tools(shown: list[TaskAndSteps]) -> list[TaskAndSteps]:
     """As they were before the tools that were guessed."""
     for task, _ in shown:
         assert {tool["function"]["name"] for tool in task.meta.pop("tools")} == {"search", "python"}
@@ -129,7 +138,7 @@ def test_files_and_folders_there_and_back(tmp_path: Path, name: str, ending: str
     write_demonstrations(ours, SHOWN)
     assert convert(ours, name, theirs) == (2, Counter())
     assert convert(theirs, "steps", again) == (2, Counter())
-    read, reasons = read_shown(again)
+    read, reasons = read_any_demonstrations(again)
     assert (without_tools(read), reasons) == (SHOWN, Counter())
     assert [task.question for task in read_tasks(theirs)] == [task.question for task, _ in SHOWN]
 
@@ -144,7 +153,7 @@ def test_the_messages_of_openai_and_of_trl() -> None:
         }
     ]
     task = Task("1", "Who?", ("Bo",), {"system": "Be brief."})
-    steps = [Thought("Hm."), Action("search", {"query": "who"}), Observation("Bo."), Answer("Bo")]
+    steps = [Thought("Hm."), ToolCall("search", {"query": "who"}), Observation("Bo."), Answer("Bo")]
     call = {"id": "call_0", "type": "function"}
     arguments: Any = {"query": "who"}
     expected = [
@@ -159,14 +168,14 @@ def test_the_messages_of_openai_and_of_trl() -> None:
         {"role": "assistant", "content": "Bo"},
     ]
     fields = {"id": "1", "question": "Who?", "golden_answers": ["Bo"]}
-    (trl,), _ = write_shown([(task, steps)], FORMATS["trl"])
+    (trl,), _ = convert_demonstrations([(task, steps)], FORMATS["trl"])
     assert trl == {"messages": expected, "tools": tools, **fields}
-    (parts,), _ = write_shown([(task, steps)], FORMATS["trl-prompt"])
+    (parts,), _ = convert_demonstrations([(task, steps)], FORMATS["trl-prompt"])
     assert (parts["prompt"], parts["completion"]) == (expected[:2], expected[2:])
     expected[2]["tool_calls"][0]["function"]["arguments"] = '{"query": "who"}'  # type: ignore[index]
-    (openai,), _ = write_shown([(task, steps)], FORMATS["openai"])
+    (openai,), _ = convert_demonstrations([(task, steps)], FORMATS["openai"])
     assert openai["messages"] == expected
-    (share,), _ = write_shown([(task, steps)], FORMATS["sharegpt"])
+    (share,), _ = convert_demonstrations([(task, steps)], FORMATS["sharegpt"])
     assert share == {
         "conversations": [
             {"from": "human", "value": "Who?"},
@@ -202,7 +211,7 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_cal
             ],
             [
                 Thought("Look."),
-                *2 * [Action("search", {"query": "x"})],
+                *2 * [ToolCall("search", {"query": "x"})],
                 *(Observation("1"), Observation("2")),
                 *(Thought("So it is"), Answer("12")),
             ],
@@ -234,8 +243,8 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_cal
         ),
     ],
 )
-def test_other_ways_to_write_messages(messages: list[Any], steps: list[Step]) -> None:
-    assert read_chat([{"role": "user", "content": "Q"}, *messages]).steps == steps
+def test_other_ways_to_write_messages(messages: list[Any], steps: list[DemoStep]) -> None:
+    assert parse_chat([{"role": "user", "content": "Q"}, *messages]).steps == steps
 
 
 @pytest.mark.parametrize(
@@ -264,8 +273,8 @@ def test_other_ways_to_write_messages(messages: list[Any], steps: list[Step]) ->
     ],
 )
 def test_what_cannot_be_read_has_a_reason(messages: Any, reason: str) -> None:
-    with pytest.raises(Malformed, match=reason):
-        read_chat(messages)
+    with pytest.raises(RecordError, match=reason):
+        parse_chat(messages)
 
 
 def test_bad_records_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -273,16 +282,16 @@ def test_bad_records_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]}
     bad = [{"messages": 3}, {"other": 1}, {"messages": [], "tools": "["}]
     file.write_text("".join(json.dumps(record) + "\n" for record in [good, *bad, good]))
-    with pytest.raises(UserError, match=r"3 of the 5 records .* agree by max_left_out=0\.6\."):
+    with pytest.raises(UserError, match=r"3 of the 5 records .* allow it with max_left_out=0\.6\."):
         convert(file, "sharegpt", out)
     count, reasons = convert(file, "sharegpt", out, max_left_out=0.6)
     assert (count, reasons) == (2, Counter({"no list of messages": 2, "0 messages of the user": 1}))
-    assert [steps for _, steps in read_shown(out)[0]] == [[Answer("A")]] * 2
+    assert [steps for _, steps in read_any_demonstrations(out)[0]] == [[Answer("A")]] * 2
 
 
 def test_an_observation_without_a_call_has_no_place() -> None:
-    with pytest.raises(Malformed, match="without a call"):
-        messages_of([Observation("x"), Answer("y")])
+    with pytest.raises(RecordError, match="without a call"):
+        render_messages([Observation("x"), Answer("y")])
 
 
 # -- verl and AFM ------------------------------------------------------------------------------

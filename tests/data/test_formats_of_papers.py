@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from fieldcraft.data.formats.convert import read_shown, write_shown
-from fieldcraft.data.formats.kinds import FORMATS
+from fieldcraft.data.formats.convert import convert_demonstrations, read_any_demonstrations
+from fieldcraft.data.formats.demonstration_formats import FORMATS
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.types import Action, Answer, Observation, Role, Thought
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall
 
 
 def test_the_data_of_afm(tmp_path: Path) -> None:
@@ -22,21 +22,21 @@ def test_the_data_of_afm(tmp_path: Path) -> None:
     record = {"instruction": "Answer.\n\nQuestion: Who directed it?", "input": "", "output": output}
     file = tmp_path / "afm.json"
     file.write_text(json.dumps([record, {**record, "output": "<think>never closed"}]))
-    shown, reasons = read_shown(file, 0.5)
+    demonstrations, reasons = read_any_demonstrations(file, 0.5)
     assert reasons == {"text between blocks, or a block that is not closed": 1}
-    ((task, steps),) = shown
+    ((task, steps),) = demonstrations
     assert task.question == "Who directed it?"
     assert steps == [
         Thought("I plan."),
-        Thought("1. Look.", Role.PLAN),
-        Action("search", {"query": "Solaris"}),
+        Thought("1. Look.", ThoughtRole.PLAN),
+        ToolCall("search", {"query": "Solaris"}),
         Observation("Doc 1 (Title: Solaris)\nA film."),
-        Action("python", {"code": "print(1)"}),
+        ToolCall("python", {"code": "print(1)"}),
         Observation("1"),
         Thought("So."),
         Answer("Tarkovsky"),
     ]
-    (written,), _ = write_shown(shown, FORMATS["afm"])
+    (written,), _ = convert_demonstrations(demonstrations, FORMATS["afm"])
     assert written["output"] == output
     row = {
         "data_source": "nq",
@@ -52,9 +52,9 @@ def test_the_data_of_afm(tmp_path: Path) -> None:
 def test_real_trajectories_become_chats(shared: Path, tmp_path: Path) -> None:
     """Those that can be read, in every format that has a place for them."""
     source = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
-    shown, unread = read_shown(source)
+    demonstrations, unread = read_any_demonstrations(source)
     for name, target in FORMATS.items():
-        written, reasons = write_shown(shown, target)
-        assert len(written) >= 0.95 * len(shown), (name, reasons)
-        assert len(written) + reasons.total() == len(shown)
+        written, reasons = convert_demonstrations(demonstrations, target)
+        assert len(written) >= 0.95 * len(demonstrations), (name, reasons)
+        assert len(written) + reasons.total() == len(demonstrations)
     assert unread.total() < 100

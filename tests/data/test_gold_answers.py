@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import UNANSWERABLE, read_questions, read_tasks
+from fieldcraft.data.tasks import UNANSWERABLE_REASON, read_task_file, read_tasks
 from source_files import lines, parquet
 
 
@@ -27,18 +27,18 @@ def test_a_question_about_an_image_or_a_file_is_left_out(
 ) -> None:
     record = {"Question": "Q?", "Final answer": "17"}
     path = lines(tmp_path / "q.jsonl", record | dict.fromkeys(more, ""), record | more)
-    questions = read_questions(path, 1.0)
+    questions = read_task_file(path, 1.0)
     assert len(questions.tasks) == 1
-    [reason] = questions.left_out
+    [reason] = questions.rejected_counts
     assert reason == f"a question about more than its text, by its key '{next(iter(more))}'"
 
 
 @pytest.mark.parametrize("answer", ["proof", "notfound"])
 def test_a_problem_without_a_value_cannot_be_answered(tmp_path: Path, answer: str) -> None:
     problems = [{"problem": f"{n}?", "answer": each} for n, each in enumerate(["3", answer])]
-    questions = read_questions(lines(tmp_path / "q.jsonl", *problems))
+    questions = read_task_file(lines(tmp_path / "q.jsonl", *problems))
     assert [task.answers for task in questions.tasks] == [("3",)]
-    assert questions.left_out == {UNANSWERABLE: 1}
+    assert questions.rejected_counts == {UNANSWERABLE_REASON: 1}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.gold_forms import form_of, plausible
+from fieldcraft.data.gold_forms import detect_form, make_plausible_variants
 from fieldcraft.rewards.answers import exact_match
 
 
@@ -62,23 +62,25 @@ from fieldcraft.rewards.answers import exact_match
     ],
 )
 def test_the_form_of_a_gold_answer(gold, name):
-    form = form_of(gold)
+    form = detect_form(gold)
     assert (form.name if form else None) == name
 
 
 @pytest.mark.parametrize("gold", ["Northport", "12345", "3.5", "A", "1/2", "9" * 400])
 def test_plausible_answers_are_others_and_hold_the_gold_answer(gold):
-    answers = plausible(gold)
+    answers = make_plausible_variants(gold)
     assert len(answers) == len(set(answers)) >= 4
     assert gold not in answers
     assert any(exact_match(answer, [gold]) for answer in answers)
 
 
 def test_formats_of_a_number():
-    assert {"12,345", "12345.0", "1.2345e+4", "12345 km", "$12345$"} <= {*plausible("12345")}
+    assert {"12,345", "12345.0", "1.2345e+4", "12345 km", "$12345$"} <= {
+        *make_plausible_variants("12345")
+    }
 
 
 @given(st.text())
 def test_any_text_may_be_a_gold_answer(text):
-    form_of(text)
-    plausible(text or "x")
+    detect_form(text)
+    make_plausible_variants(text or "x")

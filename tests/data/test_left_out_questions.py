@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import UNANSWERABLE, read_questions, read_tasks
+from fieldcraft.data.tasks import UNANSWERABLE_REASON, read_task_file, read_tasks
 from fieldcraft.types import UserError
 from source_files import lines
 
@@ -27,7 +27,7 @@ GOOD = [
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"question": "Who?"}, "no answer"),
     ({"answer": "Ada"}, "no question"),
-    ({"question": "Who?", "answer": {"a": 1}}, "an answer that is no text"),
+    ({"question": "Who?", "answer": {"a": 1}}, "an answer that is not text"),
     (
         {"question": "Who?", "golden_answers": [7], "choices": ["a"]},
         "the number of a choice that is",
@@ -57,16 +57,16 @@ UNANSWERED: list[dict[str, Any]] = [
 def test_the_others_are_read_as_if_it_were_not_there(tmp_path_factory, mixed):
     folder = tmp_path_factory.mktemp("mixed")
     alone = read_tasks(lines(folder / "good.jsonl", *(r for r in mixed if r in GOOD)))
-    tasks, left_out = read_questions(lines(folder / "mixed.jsonl", *mixed), max_left_out=1.0)
+    tasks, left_out = read_task_file(lines(folder / "mixed.jsonl", *mixed), max_left_out=1.0)
     assert tasks == alone
-    assert left_out.pop(UNANSWERABLE) == len(UNANSWERED)
+    assert left_out.pop(UNANSWERABLE_REASON) == len(UNANSWERED)
     assert left_out.total() == len(BAD)
 
 
 @pytest.mark.parametrize(("record", "reason"), BAD)
 def test_each_has_its_reason_and_more_than_a_tenth_needs_consent(tmp_path, record, reason):
     good = [{"question": f"{n}?", "answer": "A"} for n in range(9)]
-    tasks, left_out = read_questions(lines(tmp_path / "a.jsonl", *good, record))
+    tasks, left_out = read_task_file(lines(tmp_path / "a.jsonl", *good, record))
     assert len(tasks) == 9
     [(told, count)] = left_out.items()
     assert (told.startswith(reason), count) == (True, 1)
@@ -74,8 +74,8 @@ def test_each_has_its_reason_and_more_than_a_tenth_needs_consent(tmp_path, recor
     with pytest.raises(
         UserError, match=r"2 of the 11 records of .*line 10: .* max_left_out=0\.19\."
     ):
-        read_questions(two)
-    assert len(read_questions(two, 0.19).tasks) == 9
+        read_task_file(two)
+    assert len(read_task_file(two, 0.19).tasks) == 9
 
 
 def test_all_of_several_kinds_are_counted_in_the_sentence(tmp_path):
@@ -83,15 +83,15 @@ def test_all_of_several_kinds_are_counted_in_the_sentence(tmp_path):
     with pytest.raises(
         UserError, match=r"no record of .* \(1 with an answer .*, 1 with the number"
     ):
-        read_questions(path, 1.0)
+        read_task_file(path, 1.0)
 
 
 @pytest.mark.parametrize("unanswered", UNANSWERED)
 def test_what_a_data_set_calls_unanswerable_needs_no_consent(tmp_path, unanswered):
     path = lines(tmp_path / "a.jsonl", GOOD[0], unanswered, unanswered)
-    assert read_questions(path).left_out == Counter({UNANSWERABLE: 2})
+    assert read_task_file(path).rejected_counts == Counter({UNANSWERABLE_REASON: 2})
     with pytest.raises(UserError, match="only questions that cannot be answered"):
-        read_questions(lines(tmp_path / "b.jsonl", unanswered))
+        read_task_file(lines(tmp_path / "b.jsonl", unanswered))
 
 
 @pytest.mark.parametrize("wrap", [lambda r: {"version": 1, "data": r}, lambda r: {"Data": r}])
@@ -129,26 +129,29 @@ def test_lines_that_are_no_objects_are_left_out_as_other_records(
     good = [json.dumps({"question": f"{n}?", "answer": "A"}) for n in range(8)]
     path = tmp_path_factory.mktemp("lines") / "a.jsonl"
     path.write_bytes("".join(t + end for t in [*good[:place], *broken, *good[place:]]).encode())
-    tasks, left_out = read_questions(path, 1.0)
+    tasks, left_out = read_task_file(path, 1.0)
     assert [task.question for task in tasks] == [f"{n}?" for n in range(8)]
-    assert left_out == Counter({"a line that is no object of JSON": len(broken)})
+    assert left_out == Counter({"a line that is not a JSON object": len(broken)})
     if len(broken) > 0.1 * (8 + len(broken)):
         with pytest.raises(UserError, match=rf"line {place + 1}: the line is not"):
-            read_questions(path)
+            read_task_file(path)
 
 
 def test_a_file_that_ends_within_a_line_or_is_no_utf8_is_refused(tmp_path):
     good = b'{"question": "Who?", "answer": "Ada"}\n' * 20
-    for end, told in ((b'{"question": "Wh', "line 21 is not JSON"), (b'{"a": "\xe9"}\n', "UTF-8")):
+    for end, message in (
+        (b'{"question": "Wh', "line 21 is not JSON"),
+        (b'{"a": "\xe9"}\n', "UTF-8"),
+    ):
         (tmp_path / "a.jsonl").write_bytes(good + end)
-        with pytest.raises(UserError, match=told):
-            read_questions(tmp_path / "a.jsonl", 1.0)
+        with pytest.raises(UserError, match=message):
+            read_task_file(tmp_path / "a.jsonl", 1.0)
 
 
 def test_elements_that_are_no_objects_are_left_out(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([GOOD[0], None, 3, GOOD[1]]))
-    tasks, left_out = read_questions(tmp_path / "a.json", 0.5)
-    assert (len(tasks), left_out) == (2, Counter({"an element that is no object": 2}))
+    tasks, left_out = read_task_file(tmp_path / "a.json", 0.5)
+    assert (len(tasks), left_out) == (2, Counter({"an element that is not an object": 2}))
 
 
 TALK = [
@@ -160,17 +163,17 @@ TALK = [
 
 def test_a_prompt_of_several_turns_is_no_question(tmp_path):
     path = lines(tmp_path / "a.jsonl", {"prompt": TALK, "answer": "1815"}, GOOD[0])
-    tasks, left_out = read_questions(path, 0.5)
+    tasks, left_out = read_task_file(path, 0.5)
     assert (len(tasks), left_out) == (1, Counter({"a prompt of several messages of the user": 1}))
 
 
 def test_a_prompt_may_be_in_parts_of_text(tmp_path):
     parts = [{"type": "text", "text": "Who was "}, {"type": "text", "text": "Ada?"}]
-    said = [{"role": "user", "content": parts}]
-    [task] = read_tasks(lines(tmp_path / "a.jsonl", {"prompt": said, "answer": "A"}))
+    messages = [{"role": "user", "content": parts}]
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", {"prompt": messages, "answer": "A"}))
     assert task.question == "Who was Ada?"
     seen = [{"role": "user", "content": [{"type": "image"}, *parts]}]
-    with pytest.raises(UserError, match="a part of a message that is no text"):
+    with pytest.raises(UserError, match="a part of a message that is not text"):
         read_tasks(lines(tmp_path / "b.jsonl", {"prompt": seen, "answer": "A"}))
 
 

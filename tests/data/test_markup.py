@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.chat import read_chat
-from fieldcraft.data.records import Malformed
+from fieldcraft.data.formats.chat_messages import parse_chat
+from fieldcraft.data.records import RecordError
 from fieldcraft.types import Answer, Thought
 
 USER = {"role": "user", "content": "Q?"}
@@ -50,8 +50,8 @@ MARKUP = [
 @pytest.mark.parametrize("text", MARKUP)
 def test_markup_that_is_not_read_leaves_the_record_out(text: str) -> None:
     """Else a model would learn to write results itself, and ends of turns as letters."""
-    with pytest.raises(Malformed, match="of a format that is not read"):
-        read_chat([USER, {"role": "assistant", "content": text}])
+    with pytest.raises(RecordError, match="of a format that is not read"):
+        parse_chat([USER, {"role": "assistant", "content": text}])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_markup_that_is_not_read_leaves_the_record_out(text: str) -> None:
     ],
 )
 def test_texts_that_only_look_like_markup_are_read(text: str) -> None:
-    assert read_chat([USER, {"role": "assistant", "content": text}]).steps
+    assert parse_chat([USER, {"role": "assistant", "content": text}]).steps
 
 
 NAMES = st.from_regex(r"[a-z_]{1,6}(\.[a-z]{1,4})?", fullmatch=True).filter(
@@ -94,10 +94,10 @@ def test_calls_alone_are_never_learned_as_an_answer(
         given = [", ".join(f"{k}={v!r}" for k, v in arguments.items()) for _, arguments in calls]
         named = [f"{name}({g})" for (name, _), g in zip(calls, given, strict=True)]
         text = f"[{', '.join(named)}]"
-    with pytest.raises(Malformed):
-        read_chat([USER, {"role": "assistant", "content": text}])
+    with pytest.raises(RecordError):
+        parse_chat([USER, {"role": "assistant", "content": text}])
 
 
 def test_a_thought_that_a_server_gives_twice_is_learned_once() -> None:
-    said = {"role": "assistant", "reasoning_content": "t\n", "content": "<think>\nt</think>A"}
-    assert read_chat([USER, said]).steps == [Thought("t"), Answer("A")]
+    message = {"role": "assistant", "reasoning_content": "t\n", "content": "<think>\nt</think>A"}
+    assert parse_chat([USER, message]).steps == [Thought("t"), Answer("A")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.types import UserError
 from source_files import lines
 
@@ -42,7 +42,7 @@ def test_it_is_refused_with_its_shape_and_the_remedy(
     tmp_path: Path, record: dict[str, Any], shape: str, remedy: str, before: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(UserError) as refused:
-        read_shown(lines(tmp_path / "d.jsonl", *before, record))
+        read_any_demonstrations(lines(tmp_path / "d.jsonl", *before, record))
     sentence = str(refused.value)
     assert f"line {len(before) + 1} " in sentence
     assert shape in sentence
@@ -51,9 +51,11 @@ def test_it_is_refused_with_its_shape_and_the_remedy(
 
 
 def test_texts_in_blocks_are_read(tmp_path: Path) -> None:
-    said = {"role": "assistant", "content": [{"type": "text", "text": "A"}]}
-    shown, left_out = read_shown(lines(tmp_path / "d.jsonl", {"messages": [USER, said]}))
-    assert (len(shown), left_out.total()) == (1, 0)
+    message = {"role": "assistant", "content": [{"type": "text", "text": "A"}]}
+    demonstrations, left_out = read_any_demonstrations(
+        lines(tmp_path / "d.jsonl", {"messages": [USER, message]})
+    )
+    assert (len(demonstrations), left_out.total()) == (1, 0)
 
 
 def test_toolrl_has_instructions_of_its_own(tmp_path: Path) -> None:
@@ -65,4 +67,4 @@ def test_toolrl_has_instructions_of_its_own(tmp_path: Path) -> None:
             "output": "<think> So. </think>\n<response> A </response>",
         },
     )
-    assert len(read_shown(path, 1.0)[0]) == 1
+    assert len(read_any_demonstrations(path, 1.0)[0]) == 1

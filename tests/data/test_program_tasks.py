@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.tasks import read_tasks, write_tasks
 from fieldcraft.types import Task, UserError
 from source_files import lines
 
@@ -192,7 +192,7 @@ def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
         (live("[]", "[]"), "the question has no tests"),
         (live("", None), "the question has no tests"),
         (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "list of tests cannot be read"),
-        (CONTESTS | {"tests": {"inputs": [1], "outputs": ["1"]}}, "or an output is no text"),
+        (CONTESTS | {"tests": {"inputs": [1], "outputs": ["1"]}}, "or an output is not text"),
         (live("[{}]", "[]"), "the list of tests lacks 'testtype'; correct it"),
         (live("[", "[]"), "the list of tests is not JSON"),
         (SOLUTION | {"metadata": "{}"}, "the list of tests lacks 'func_name'"),
@@ -317,8 +317,8 @@ def test_a_question_of_leetcode_has_its_judges_imports_and_no_prompt(tmp_path: P
         ({"tests": [PAIR | {"type": "function_call"}]}, "call a function and do not name it"),
         ({"tests": [PAIR], "language": "Java"}, "are of programs in java"),
         ({"verification_info": {"language": "cpp", "test_cases": [PAIR]}}, "of programs in cpp"),
-        ({"tests": ["assert (add(1, 2) == 3;"]}, "one of them is no Python"),
-        (HUMAN_EVAL | {"test": "console.assert(twice(1) === 2)"}, "one of them is no Python"),
+        ({"tests": ["assert (add(1, 2) == 3;"]}, "one of them is not Python"),
+        (HUMAN_EVAL | {"test": "console.assert(twice(1) === 2)"}, "one of them is not Python"),
         (HUMAN_EVAL | {"test": "class Tests(unittest.TestCase): ..."}, "no function 'check'"),
     ],
 )
@@ -338,9 +338,9 @@ def test_keys_that_mean_something_else_change_nothing(
 
 
 def test_tests_of_a_demonstration_that_cannot_be_read_are_no_answer(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A"}]
+    messages = [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A"}]
     truth = {"ground_truth": {"inputs": ["1"], "outputs": []}}
-    [(task, _)], _ = read_shown(
-        lines(tmp_path / "a.jsonl", {"messages": said, "reward_model": truth})
+    [(task, _)], _ = read_any_demonstrations(
+        lines(tmp_path / "a.jsonl", {"messages": messages, "reward_model": truth})
     )
     assert task.answers == ()

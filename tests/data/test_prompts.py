@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.prompts import asked, asked_by_kind
+from fieldcraft.data.prompts import strip_instructions_by_kind, strip_shared_instruction
 
 WORDS = st.text(st.sampled_from("ab ,.$\\"), min_size=1, max_size=12).map(lambda t: f"x{t}y")
 # Questions that neither begin nor end alike, as those of a large file.
@@ -19,7 +19,10 @@ AFTER = st.sampled_from(["", "\n\nRemember: a box.", "\n\nUse\n```\ncode\n```\na
 def test_the_instruction_around_questions_is_taken_away(
     questions: list[str], before: str, after: str
 ) -> None:
-    assert asked([f"{before}{question}{after}" for question in questions]) == questions
+    assert (
+        strip_shared_instruction([f"{before}{question}{after}" for question in questions])
+        == questions
+    )
 
 
 @given(QUESTIONS, QUESTIONS, BEFORE, AFTER)
@@ -29,7 +32,7 @@ def test_each_kind_may_end_with_paragraphs_of_its_own(
     prompts = [f"{before}{question}\n\nIn LaTeX." for question in questions]
     prompts += [f"{before}{question}{after}" for question in others]
     kinds = ["math"] * len(questions) + ["code"] * len(others)
-    assert asked_by_kind(prompts, kinds) == [*questions, *others]
+    assert strip_instructions_by_kind(prompts, kinds) == [*questions, *others]
 
 
 @pytest.mark.parametrize(
@@ -44,4 +47,4 @@ def test_each_kind_may_end_with_paragraphs_of_its_own(
     ],
 )
 def test_what_may_be_the_question_stays(prompts: list[str]) -> None:
-    assert asked(prompts) == prompts
+    assert strip_shared_instruction(prompts) == prompts

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.data.formats.pairs import read_pair
-from fieldcraft.data.pairs import read_pairs
-from fieldcraft.data.records import Malformed
-from fieldcraft.data.steps_io import StepPair, write_pairs
-from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
+from fieldcraft.data.formats.preference_pairs import parse_pair
+from fieldcraft.data.pair_files import read_any_pairs
+from fieldcraft.data.records import RecordError
+from fieldcraft.data.steps_io import ContrastivePair, write_pairs
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 from source_files import lines
 
 USER = {"role": "user", "content": "Q?"}
@@ -25,26 +25,26 @@ def calls(*queries: str) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": made}
 
 
-def search(query: str) -> Action:
-    return Action("search", {"q": query})
+def search(query: str) -> ToolCall:
+    return ToolCall("search", {"q": query})
 
 
 def test_what_both_sides_share_comes_before_them() -> None:
     shared = [USER, calls("a"), RESULT]
     record = {"prompt": shared, "chosen": [says("A")], "rejected": [calls("b"), RESULT, says("B")]}
-    pair = read_pair(record)
+    pair = parse_pair(record)
     assert pair.before == (search("a"), Observation("found"))
     assert (pair.chosen, pair.rejected) == ((Answer("A"),), (search("b"),))
     whole = {
         "chosen": [*shared, says("A")],
         "rejected": [*shared, calls("b"), RESULT, says("B")],
     }
-    assert read_pair(whole) == pair
+    assert parse_pair(whole) == pair
 
 
 def test_a_side_is_its_first_turn_with_all_of_its_calls() -> None:
     chosen = [calls("a", "b"), RESULT, RESULT, says("A")]
-    pair = read_pair(
+    pair = parse_pair(
         {"prompt": [USER], "chosen": chosen, "rejected": [calls("a"), RESULT, says("B")]}
     )
     assert pair.before == ()
@@ -55,7 +55,7 @@ def test_a_side_is_its_first_turn_with_all_of_its_calls() -> None:
 def test_answers_and_tools_of_a_record_are_kept() -> None:
     tools = [{"type": "function", "function": {"name": "search"}}]
     fields = {"id": "7", "golden_answers": ["A"], "tools": tools}
-    pair = read_pair(
+    pair = parse_pair(
         {"prompt": "Q?", "chosen": "<think>I see.</think>A", "rejected": "B", **fields}
     )
     assert pair.task == Task("7", "Q?", ("A",), {"tools": tools})
@@ -87,23 +87,25 @@ def test_answers_and_tools_of_a_record_are_kept() -> None:
 def test_what_is_no_pair_is_left_out_with_its_reason(
     record: Any, reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Malformed, match=reason):
-        read_pair(record)
+    with pytest.raises(RecordError, match=reason):
+        parse_pair(record)
     good = [{"prompt": f"{n}?", "chosen": "A", "rejected": "B"} for n in range(9)]
     path = lines(tmp_path / "pairs.jsonl", *good, record)
-    pairs, left_out = read_pairs(path)
+    pairs, left_out = read_any_pairs(path)
     assert (len(pairs), left_out.total()) == (9, 1)
-    with pytest.raises(UserError, match=r"2 of the 11 records of .* agree by max_left_out=0\.19"):
-        read_pairs(lines(tmp_path / "pairs.jsonl", *good, record, record))
+    with pytest.raises(
+        UserError, match=r"2 of the 11 records of .* allow it with max_left_out=0\.19"
+    ):
+        read_any_pairs(lines(tmp_path / "pairs.jsonl", *good, record, record))
 
 
 def test_pairs_of_this_project_and_others(tmp_path: Path) -> None:
-    own = StepPair(Task("q", "Q?", ("A",), {}), (), (Answer("A"),), (Answer("B"),))
+    own = ContrastivePair(Task("q", "Q?", ("A",), {}), (), (Answer("A"),), (Answer("B"),))
     write_pairs(tmp_path / "own.jsonl", [own])
-    assert read_pairs(tmp_path / "own.jsonl") == ([own], {})
+    assert read_any_pairs(tmp_path / "own.jsonl") == ([own], {})
     with pytest.raises(
         UserError, match=r"holds no pairs .*, but a question: give the file as tasks"
     ):
-        read_pairs(lines(tmp_path / "x.jsonl", {"question": "Q?", "answer": "A"}))
+        read_any_pairs(lines(tmp_path / "x.jsonl", {"question": "Q?", "answer": "A"}))
     with pytest.raises(UserError, match=r"holds no pairs .*: add them, or give another file"):
-        read_pairs(lines(tmp_path / "x.jsonl", {"names": ["Ada"]}))
+        read_any_pairs(lines(tmp_path / "x.jsonl", {"names": ["Ada"]}))

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
+from fieldcraft.data.published_trajectories import read_trajectories
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall, UserError
 from source_files import lines
 
 
@@ -28,7 +28,7 @@ def test_a_trajectory_becomes_steps(tmp_path):
     assert task == Task("161d94ed6208db04", "Q?", ("A",), {"judged_correct": False})
     assert steps == [
         Thought("First,"),
-        Action("search", {"query": "Kalo Remi"}),
+        ToolCall("search", {"query": "Kalo Remi"}),
         Observation(
             'result 1: "Kalo"\nIs "Kalo".\n</think><answer>no</answer>\nresult 2: "Remi"\nIs Remi.'
         ),
@@ -88,14 +88,14 @@ def test_a_record_of_another_form_leaves_itself_out(tmp_path):
     found, reasons = read_trajectories(path)
     assert (len(found), reasons) == (2, {"another form than the first record has": 1})
     chat = {"messages": [{"role": "user", "content": "Q?"}]}
-    said = {"role": "assistant", "content": "Hm.</think>\n\n\\boxed{A}"}
-    whole = {"messages": [*chat["messages"], said]}
+    message = {"role": "assistant", "content": "Hm.</think>\n\n\\boxed{A}"}
+    whole = {"messages": [*chat["messages"], message]}
     found, reasons = read_trajectories(lines(tmp_path / "b.jsonl", whole, chat, whole))
     assert (len(found), reasons) == (2, {"another form than the first record has": 1})
 
 
 def test_what_is_no_trajectory_is_named(tmp_path):
-    with pytest.raises(UserError, match="line 1: this is no trajectory of R1-Searcher"):
+    with pytest.raises(UserError, match="line 1: this is not a trajectory of R1-Searcher"):
         read_trajectories(lines(tmp_path / "a.jsonl", {"names": ["Ada"]}))
     with pytest.raises(UserError, match="line 1 holds no demonstration, but a question: give the"):
         read_trajectories(lines(tmp_path / "a.jsonl", {"question": "Q?", "answer": "A"}))
@@ -113,14 +113,14 @@ def test_every_real_trajectory_of_r1_searcher_is_read(shared):
     assert len({task.id for task, _ in found}) == 500
     assert sum(task.meta["judged_correct"] for task, _ in found) == 375
     kinds = Counter(type(step) for _, steps in found for step in steps)
-    assert kinds == {Thought: 1550, Action: 1055, Observation: 1055, Answer: 500}
-    searches = Counter(sum(type(s) is Action for s in steps) for _, steps in found)
+    assert kinds == {Thought: 1550, ToolCall: 1055, Observation: 1055, Answer: 500}
+    searches = Counter(sum(type(s) is ToolCall for s in steps) for _, steps in found)
     assert searches == {2: 393, 3: 67, 1: 16, 4: 13, 0: 11}
     records = [json.loads(line) for line in path.read_text().splitlines()]
     for record, (_, steps) in zip(records, found, strict=True):
         assert steps[-1] == Answer(record["pred_ans"].strip())
         for step in steps:
-            text = step.arguments["query"] if isinstance(step, Action) else step.text
+            text = step.arguments["query"] if isinstance(step, ToolCall) else step.text
             assert text == text.strip() != ""
             assert "<|" not in text
             if isinstance(step, Observation):
@@ -134,10 +134,11 @@ def test_real_transcripts_of_search_r1_are_read(shared):
         ("paul walker", ()),
         ("the heart m", ()),
     ]
-    kinds = ["".join(type(step).__name__[0] for step in steps) for _, steps in found]
-    assert kinds == ["TAOTAOTA", "TAOTA"]
+    letters = {Thought: "T", ToolCall: "C", Observation: "O", Answer: "A"}
+    kinds = ["".join(letters[type(step)] for step in steps) for _, steps in found]
+    assert kinds == ["TCOTCOTA", "TCOTA"]
     _, steps = found[1]
-    assert steps[1] == Action("search", {"query": "origin of heart's electrical impulses"})
+    assert steps[1] == ToolCall("search", {"query": "origin of heart's electrical impulses"})
     assert steps[2].text.startswith('result 1: "Cardiac pacemaker"\nCardiac pacemaker The')
     assert '\nresult 3: "Sinoatrial node"\nSinoatrial node The' in steps[2].text
     assert steps[4] == Answer("sinoatrial (SA) node")

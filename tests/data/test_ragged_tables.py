@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.records import Malformed, records
-from fieldcraft.data.sources import read_questions, read_tasks
+from fieldcraft.data.records import RecordError, read_records
+from fieldcraft.data.tasks import read_task_file, read_tasks
 from fieldcraft.types import UserError
 
 CELLS = st.text(
@@ -29,13 +29,13 @@ def test_each_row_is_read_or_left_out_with_its_line(
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=SEPARATORS[ending], quoting=csv.QUOTE_ALL)
         writer.writerows([["a", "b"], *rows])
-    found = list(records(path))
+    found = list(read_records(path))
     assert len(found) == len(rows)
     for line, (row, (where, record)) in enumerate(zip(rows, found, strict=True), start=2):
         if len(row) == 2:
             assert record == dict(zip("ab", row, strict=True))
         else:
-            assert isinstance(record, Malformed)
+            assert isinstance(record, RecordError)
             assert where == f"{path}, line {line}"
 
 
@@ -48,23 +48,23 @@ def test_what_is_left_out_is_counted_and_the_first_is_named(ending: str, tmp_pat
         "more cells than its header has columns": 1,
         "fewer cells than its header has columns": 1,
     }
-    read = read_questions(path, max_left_out=0.4)
+    read = read_task_file(path, max_left_out=0.4)
     assert [task.answers for task in read.tasks] == [("Ada",), ("Luma",), ("x",)]
-    assert read.left_out == Counter(reasons)
-    told = r"a\.\wsv, line 6: its row has 3 cells and the header 2 columns: write an empty cell"
-    with pytest.raises(UserError, match=told):
+    assert read.rejected_counts == Counter(reasons)
+    message = r"a\.\wsv, line 6: its row has 3 cells and the header 2 columns: write an empty cell"
+    with pytest.raises(UserError, match=message):
         read_tasks(path)
 
 
 def test_a_line_of_a_table_without_a_header_is_left_out_too(tmp_path: Path) -> None:
     path = tmp_path / "collection.tsv"
     path.write_text("0\tThe Luma is a river.\n1\tIt ends\tat Quill.\n2\tSo it is.\n")
-    (_, first), (where, second), (_, third) = records(path)
+    (_, first), (where, second), (_, third) = read_records(path)
     assert (first, third) == (
         {"id": "0", "text": "The Luma is a river."},
         {"id": "2", "text": "So it is."},
     )
-    assert isinstance(second, Malformed)
+    assert isinstance(second, RecordError)
     assert where == f"{path}, line 2"
 
 
@@ -78,8 +78,8 @@ def test_missing_cells_are_not_taken_for_empty_ones(tmp_path: Path) -> None:
 def test_rows_that_a_lone_quotation_mark_joins_count_by_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('question,answer\n"Weird Al is who?,Al\nWho?,5"\nWhy?,x\n')
-    read = read_questions(path, max_left_out=0.7)
-    assert (len(read.tasks), read.left_out.total()) == (1, 2)
+    read = read_task_file(path, max_left_out=0.7)
+    assert (len(read.tasks), read.rejected_counts.total()) == (1, 2)
 
 
 def test_marks_of_texts_in_lines_of_other_numbers_of_cells_are_refused(tmp_path: Path) -> None:

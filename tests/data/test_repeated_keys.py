@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.formats.values import parsed_json
-from fieldcraft.data.records import Malformed, records
-from fieldcraft.data.sources import read_questions, read_tasks
-from fieldcraft.data.written import value_in
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.formats.values import parse_json
+from fieldcraft.data.literals import parse_value
+from fieldcraft.data.records import RecordError, read_records
+from fieldcraft.data.tasks import read_task_file, read_tasks
 from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import UserError
 
@@ -36,12 +36,12 @@ def test_such_a_record_is_left_out_and_counted(
     bad: str, key: str, ending: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, ending, [bad, *GOOD])
-    read = read_questions(path, max_left_out=0.4)
+    read = read_task_file(path, max_left_out=0.4)
     assert [task.question for task in read.tasks] == ["Who?", "Where?"]
-    assert read.left_out == Counter({f"the key '{key}' twice": 1})
+    assert read.rejected_counts == Counter({f"the key '{key}' twice": 1})
     place = "line 1" if ending == "jsonl" else "element 1"
-    told = f"such as {path}, {place}: it has the key '{key}' twice: keep one of them, or remove"
-    with pytest.raises(UserError, match=told):
+    message = f"such as {path}, {place}: it has the key '{key}' twice: keep one of them, or remove"
+    with pytest.raises(UserError, match=message):
         read_tasks(path)
 
 
@@ -79,7 +79,7 @@ def test_records_with_each_key_once_are_read_as_json_has_them(
 ) -> None:
     path = written(tmp_path_factory.mktemp("json"), ending, [json.dumps(each) for each in found])
     plain = [json.loads(json.dumps(each)) for each in found]
-    assert [record.keys() for _, record in records(path) if isinstance(record, dict)] == [
+    assert [record.keys() for _, record in read_records(path) if isinstance(record, dict)] == [
         each.keys() for each in plain
     ]
 
@@ -91,8 +91,8 @@ def test_a_key_twice_is_seen_at_any_depth(
 ) -> None:
     text, left = with_a_key_twice(record, place)
     path = written(tmp_path_factory.mktemp("json"), ending, [text, GOOD[0]])
-    first, second = (found for _, found in records(path))
-    assert isinstance(first, Malformed) == (left < 0)
+    first, second = (found for _, found in read_records(path))
+    assert isinstance(first, RecordError) == (left < 0)
     assert isinstance(second, dict)
 
 
@@ -106,9 +106,12 @@ def test_a_key_twice_around_the_records_refuses_the_file(tmp_path: Path) -> None
 @pytest.mark.parametrize("ending", LINES)
 def test_a_passage_with_a_key_twice_is_left_out_of_the_corpus(ending: str, tmp_path: Path) -> None:
     passages = ['{"text": "a", "text": "b"}', '{"text": "c"}', '{"text": "d"}']
-    corpus = Corpus(written(tmp_path, ending, passages), max_left_out=0.4)
-    assert corpus.left_out == Counter({"the key 'text' twice": 1})
-    assert [p.text for p in read_corpus(corpus.ensure(tmp_path / "corpus.jsonl"))] == ["c", "d"]
+    corpus = CorpusFile(written(tmp_path, ending, passages), max_left_out=0.4)
+    assert corpus.rejected_counts == Counter({"the key 'text' twice": 1})
+    assert [p.text for p in read_corpus(corpus.ensure_passages(tmp_path / "corpus.jsonl"))] == [
+        "c",
+        "d",
+    ]
 
 
 @pytest.mark.parametrize("ending", LINES)
@@ -116,12 +119,12 @@ def test_a_demonstration_with_a_key_twice_is_left_out(ending: str, tmp_path: Pat
     turns = '[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]'
     bad = f'{{"messages": {turns}, "messages": {turns}}}'
     path = written(tmp_path, ending, [bad, f'{{"messages": {turns}}}', f'{{"messages": {turns}}}'])
-    shown, left_out = read_shown(path, max_left_out=0.4)
-    assert (len(shown), left_out) == (2, Counter({"the key 'messages' twice": 1}))
+    demonstrations, left_out = read_any_demonstrations(path, max_left_out=0.4)
+    assert (len(demonstrations), left_out) == (2, Counter({"the key 'messages' twice": 1}))
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 2}}]'])
 def test_a_text_of_json_with_a_key_twice_is_not_read(text: str) -> None:
-    assert value_in(text) == text
-    with pytest.raises(Malformed, match="the key 'a' twice"):
-        parsed_json(text, "no JSON")
+    assert parse_value(text) == text
+    with pytest.raises(RecordError, match="the key 'a' twice"):
+        parse_json(text, "no JSON")

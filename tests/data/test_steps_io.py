@@ -9,54 +9,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import read_tasks
 from fieldcraft.data.steps_io import (
-    StepPair,
-    as_trajectory,
-    holds_steps,
+    ContrastivePair,
+    is_demonstration_file,
+    make_untokenised_trajectory,
+    parse_steps,
     read_demonstrations,
     read_pairs,
-    read_steps,
-    step_records,
+    serialise_steps,
     write_demonstrations,
     write_pairs,
 )
-from fieldcraft.records.transcript import Kind, transcript
-from fieldcraft.types import Action, Answer, Observation, Role, Status, Task, Thought, UserError
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.records.transcript import EntryKind, build_transcript
+from fieldcraft.types import (
+    Answer,
+    Observation,
+    Status,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    UserError,
+)
 
 TASK = Task("q/1", "who?", ("Oslo", "the Oslo"), {"way": "coa", "hops": 2})
 STEPS = [
     Thought("I must search."),
-    Action("search", {"query": "a", "k": [1, None, {"x": 0.5}]}),
+    ToolCall("search", {"query": "a", "k": [1, None, {"x": 0.5}]}),
     Observation("result 1: \u2028 «x»\n"),
     Answer("Oslo"),
 ]
 text = st.text()
 steps = st.lists(
-    st.builds(Thought, text, st.sampled_from(Role))
+    st.builds(Thought, text, st.sampled_from(ThoughtRole))
     | st.builds(Answer, text)
     | st.builds(Observation, text)
-    | st.builds(Action, text, st.dictionaries(text, text | st.integers() | st.none()))
+    | st.builds(ToolCall, text, st.dictionaries(text, text | st.integers() | st.none()))
 )
 
 
 @given(steps)
 def test_steps_come_back(given: Any) -> None:
-    assert read_steps(json.loads(json.dumps(step_records(given))), "here") == tuple(given)
+    assert parse_steps(json.loads(json.dumps(serialise_steps(given))), "here") == tuple(given)
 
 
 def test_files_come_back(tmp_path: Path) -> None:
     file = tmp_path / "new" / "demonstrations.jsonl"
     write_demonstrations(file, [(TASK, STEPS), (TASK, [])])
     assert read_demonstrations(file) == [(TASK, STEPS), (TASK, [])]
-    assert holds_steps(file)
+    assert is_demonstration_file(file)
     assert read_tasks(file)[0] == TASK  # such a file is one of questions too
-    pair = StepPair(TASK, (STEPS[0],), (STEPS[1],), (STEPS[3],))
+    pair = ContrastivePair(TASK, (STEPS[0],), (STEPS[1],), (STEPS[3],))
     write_pairs(tmp_path / "pairs.jsonl", [pair])
     assert read_pairs(tmp_path / "pairs.jsonl") == [pair]
-    assert not holds_steps(tmp_path / "pairs.jsonl")
-    assert pair.acts
-    assert not StepPair(TASK, (), pair.rejected, pair.chosen).acts
+    assert not is_demonstration_file(tmp_path / "pairs.jsonl")
+    assert pair.chooses_tool
+    assert not ContrastivePair(TASK, (), pair.rejected, pair.chosen).chooses_tool
 
 
 def test_the_format_is_as_documented(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, change: dict[str, Any]
 
 
 def test_a_pair_with_an_empty_side(tmp_path: Path) -> None:
-    write_pairs(tmp_path / "x.jsonl", [StepPair(TASK, (), (STEPS[3],), ())])
+    write_pairs(tmp_path / "x.jsonl", [ContrastivePair(TASK, (), (STEPS[3],), ())])
     with pytest.raises(UserError, match="line 1: one side of the pair is empty"):
         read_pairs(tmp_path / "x.jsonl")
 
@@ -109,25 +118,33 @@ def test_other_files_hold_no_steps(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"gen_text_store": ""}\n')
     (tmp_path / "x.txt").write_text("text")
     (tmp_path / "empty.jsonl").write_text("")
-    assert not any(holds_steps(tmp_path / name) for name in ("x.jsonl", "x.txt", "empty.jsonl"))
+    assert not any(
+        is_demonstration_file(tmp_path / name) for name in ("x.jsonl", "x.txt", "empty.jsonl")
+    )
 
 
 def test_steps_can_be_looked_at() -> None:
     noted = replace(TASK, meta={"right": True})
-    shown = as_trajectory(noted, [Thought("Hm."), Action("search", {"query": "a"}), *STEPS[2:]])
-    assert [(entry.kind, entry.text) for entry in transcript(shown)] == [
-        (Kind.THOUGHT, "Hm."),
-        (Kind.ACTION, "a"),
-        (Kind.OBSERVATION, "result 1: \u2028 «x»"),
-        (Kind.ANSWER, "Oslo"),
+    shown = make_untokenised_trajectory(
+        noted, [Thought("Hm."), ToolCall("search", {"query": "a"}), *STEPS[2:]]
+    )
+    assert [(entry.kind, entry.text) for entry in build_transcript(shown)] == [
+        (EntryKind.THOUGHT, "Hm."),
+        (EntryKind.ACTION, "a"),
+        (EntryKind.OBSERVATION, "result 1: \u2028 «x»"),
+        (EntryKind.ANSWER, "Oslo"),
     ]
     assert (shown.status, shown.answer, shown.rewards) == (Status.ANSWERED, "Oslo", {"right": 1.0})
-    assert shown.right is True
-    assert as_trajectory(TASK, STEPS).right is None  # nobody has graded it
-    assert shown.executed_calls == 1
-    wrong = as_trajectory(Task("t", "who?", ("Oslo",), {"rejected": "cut off"}), STEPS[:1])
-    assert (wrong.right, wrong.error, wrong.status) == (None, "cut off", "no_answer")
-    roles = as_trajectory(TASK, [Thought("Hm."), Thought("Look.", Role.PLAN), Thought("So.")])
-    assert transcript(roles)[0].text == "Hm.\n<plan>Look.</plan>\nSo."
-    several = as_trajectory(TASK, STEPS)
-    assert transcript(several)[1].text == '{"query": "a", "k": [1, null, {"x": 0.5}]}'
+    assert shown.is_correct is True
+    assert make_untokenised_trajectory(TASK, STEPS).is_correct is None  # nobody has graded it
+    assert shown.num_executed_calls == 1
+    wrong = make_untokenised_trajectory(
+        Task("t", "who?", ("Oslo",), {"rejected": "cut off"}), STEPS[:1]
+    )
+    assert (wrong.is_correct, wrong.error, wrong.status) == (None, "cut off", "no_answer")
+    roles = make_untokenised_trajectory(
+        TASK, [Thought("Hm."), Thought("Look.", ThoughtRole.PLAN), Thought("So.")]
+    )
+    assert build_transcript(roles)[0].text == "Hm.\n<plan>Look.</plan>\nSo."
+    several = make_untokenised_trajectory(TASK, STEPS)
+    assert build_transcript(several)[1].text == '{"query": "a", "k": [1, null, {"x": 0.5}]}'

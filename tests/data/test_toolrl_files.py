@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.sources import read_tasks, write_tasks
-from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.rewards.code_agents import ToolRL, ToolRLExact, ToolRLFormat
+from fieldcraft.data.published_trajectories import read_trajectories
+from fieldcraft.data.tasks import read_tasks, write_tasks
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.rewards.code_agents import ToolRLExactReward, ToolRLFormatReward, ToolRLReward
 from fieldcraft.types import Answer, Task, Thought, UserError
 from source_files import lines, parquet
 
@@ -101,12 +101,12 @@ def test_gold_outputs_of_real_data_have_the_highest_scores(shared):
     outputs = [record["output"] for record in json.loads(path.read_text("utf-8"))]
     found, reasons = read_trajectories(path)
     tokenizer = tiny_tokenizer()
-    dialect = get_dialect("toolrl", tokenizer)
+    dialect = make_dialect("toolrl", tokenizer)
     shown = [encode_demonstration(task, steps, dialect, []) for task, steps in found]
     assert not reasons
-    assert [t.policy_texts for t in shown] == [[f"{output}<|im_end|>"] for output in outputs]
+    assert [t.policy_turns for t in shown] == [[f"{output}<|im_end|>"] for output in outputs]
     assert {i for i, t in enumerate(shown) if not t.well_formed} == NAMES_TAGS
-    rewards = (ToolRL(), ToolRLFormat(), ToolRLExact())
+    rewards = (ToolRLReward(), ToolRLFormatReward(), ToolRLExactReward())
     scores = [tuple(reward([t])[0] for reward in rewards) for t in shown]
     assert {scores[i] for i in NAMES_TAGS} == {(3.0, 0.0, 0.0)}
     # Of the others 116 call tools, which gives 4, and 28 only respond, which gives 1.

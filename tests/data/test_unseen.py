@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from fieldcraft.data.sources import write_tasks
+from fieldcraft.data.tasks import write_tasks
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.types import Task
 
 SMALL = ["world.people=40", "world.variants=2"]
 
 
 def test_the_first_split_is_asked_again() -> None:
-    inputs = make_inputs(load_recipe("unseen-search-mini", SMALL))
+    inputs = make_data_source(load_recipe("unseen-search-mini", SMALL))
     asked = inputs.evaluation_tasks()
     parts = {
         split: [t for t in asked if t.meta["split"] == split]
@@ -27,7 +27,7 @@ def test_the_first_split_is_asked_again() -> None:
 
 
 def test_a_recipe_without_such_names_asks_once() -> None:
-    inputs = make_inputs(load_recipe("unseen-search-mini", [*SMALL, "tools=[search]"]))
+    inputs = make_data_source(load_recipe("unseen-search-mini", [*SMALL, "tools=[search]"]))
     assert {t.meta["split"] for t in inputs.evaluation_tasks()} == {"heldout", "known"}
 
 
@@ -36,7 +36,7 @@ def test_questions_of_a_file_are_asked_again(tmp_path: Path) -> None:
     write_tasks([Task(f"t{i}", f"Who is {i}?", ("x",)) for i in range(6)], file)
     given = [f"tasks={file}", f"model={tmp_path}", "evaluation.splits={heldout: 2}"]
     tools = "tools=[{name: python, unseen: run}]"
-    inputs = make_inputs(load_recipe("torl", [*given, tools]))
+    inputs = make_data_source(load_recipe("torl", [*given, tools]))
     asked = [(t.meta["split"], t.meta.get("called")) for t in inputs.evaluation_tasks()]
     assert asked == 2 * [("heldout", None)] + 2 * [("unseen", "unseen")]
-    assert inputs.remarks() == []
+    assert inputs.warnings() == []

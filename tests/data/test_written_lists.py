@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import read_tasks, write_tasks, write_verl
-from fieldcraft.data.written import items_in, opened, strings_in, value_in
+from fieldcraft.data.literals import (
+    parse_list_items,
+    parse_string_list,
+    parse_text_values,
+    parse_value,
+)
+from fieldcraft.data.tasks import read_tasks, write_tasks, write_verl
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
 
@@ -29,13 +34,13 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @given(found=LISTS)
 def test_a_list_of_strings_comes_back_however_it_was_written(way, found):
-    assert strings_in(f" {WAYS[way](found)}\n") == found
+    assert parse_string_list(f" {WAYS[way](found)}\n") == found
 
 
 @given(found=st.lists(st.integers() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_numbers_in_a_list_stay_as_they_are_written(found):
-    assert items_in(repr(found)) == list(map(repr, found))
-    assert strings_in(repr(found)) is None
+    assert parse_list_items(repr(found)) == list(map(repr, found))
+    assert parse_string_list(repr(found)) is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ def test_numbers_in_a_list_stay_as_they_are_written(found):
     ],
 )
 def test_other_texts_are_no_lists(text):
-    assert items_in(text) is None
+    assert parse_list_items(text) is None
 
 
 def test_an_interval_or_a_set_of_numbers_may_be_the_answer(tmp_path):
@@ -111,8 +116,8 @@ def test_an_answer_that_looks_like_a_list_is_written_so_that_it_comes_back(tmp_p
 
 def test_messages_as_text_are_messages_and_other_prompts_stay():
     record = {"prompt": '[{"role": "user", "content": "Q?"}]', "messages": "[1]", "info": "{a"}
-    assert opened(record) == record | {"prompt": [{"role": "user", "content": "Q?"}]}
-    assert value_in("[" * 100_000) == "[" * 100_000
+    assert parse_text_values(record) == record | {"prompt": [{"role": "user", "content": "Q?"}]}
+    assert parse_value("[" * 100_000) == "[" * 100_000
 
 
 CASES = {"inputs": ["1 2\n", "3"], "outputs": ["3\n", "3"]}
@@ -180,7 +185,7 @@ def test_an_object_with_arrays_of_numpy_comes_back(found, numbers):
     columns = {key: np.array(texts, dtype=object) for key, texts in found.items()}
     columns["at"] = np.array(numbers, dtype=np.int32)
     shown = repr(columns | {"none": float("nan"), "one": np.float64(0.5)})
-    assert value_in(shown) == found | {"at": numbers, "none": None, "one": 0.5}
+    assert parse_value(shown) == found | {"at": numbers, "none": None, "one": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_an_object_with_arrays_of_numpy_comes_back(found, numbers):
     ["{'a': array(['b', ..., 'c'])}", "{'a': f(['b'])}", "{'a': open('b')}", "{'a': array(b)}"],
 )
 def test_an_object_that_is_not_whole_stays_a_text(text):
-    assert value_in(text) == text
+    assert parse_value(text) == text
 
 
 def test_files_of_the_hub_are_read_from_a_table_of_pandas(tmp_path):

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.afm import (
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.afm_grades import (
     CRITERIA,
     GRADES,
-    double_check,
-    grades_of,
-    reflection,
-    score_of,
+    make_double_check,
+    make_reflection,
+    parse_grades,
+    parse_score,
 )
-from fieldcraft.types import Action, Answer, Malformed, Role, Thought, UserError
+from fieldcraft.types import Answer, MalformedCall, Thought, ThoughtRole, ToolCall, UserError
 
 NAMES = ("afm-web", "afm-mhqa", "afm")
-DIALECT = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in NAMES}
+DIALECT = {name: make_dialect(name, tiny_tokenizer(), instruction="") for name in NAMES}
 EVERY = pytest.mark.parametrize("name", NAMES)
 T = "<think>\nSo.\n</think>\n"
 PLAN = f"{T}<plan>\nSearch.\n</plan>\n"
@@ -30,7 +30,7 @@ ANSWER = f"{T}<answer>\nOslo\n</answer>"
 
 
 def graded(*grades: str) -> str:
-    return f"{T}<reflection>\n{reflection(grades).text}\n</reflection>\n"
+    return f"{T}<reflection>\n{make_reflection(grades).text}\n</reflection>\n"
 
 
 def checked(score: object) -> str:
@@ -45,39 +45,39 @@ END = SUGGEST + checked(4) + ANSWER
 @pytest.mark.parametrize(
     ("name", "written", "move"),
     [
-        ("afm-web", [WEB], Action("search", {"query": "who"})),
-        ("afm-web", [WEB + "\n"], Action("search", {"query": "who"})),
-        ("afm-web", [PAGE], Action("crawl_page", {"url": "http://a.b"})),
+        ("afm-web", [WEB], ToolCall("search", {"query": "who"})),
+        ("afm-web", [WEB + "\n"], ToolCall("search", {"query": "who"})),
+        ("afm-web", [PAGE], ToolCall("crawl_page", {"url": "http://a.b"})),
         (
             "afm-web",
             [PAGE.replace("a.b", "a.b | c")],
-            Action("crawl_page", {"url": "http://a.b | c"}),
+            ToolCall("crawl_page", {"url": "http://a.b | c"}),
         ),
-        ("afm-web", [WEB + PAGE], Action("search", {"query": "who"})),  # the first that ends
+        ("afm-web", [WEB + PAGE], ToolCall("search", {"query": "who"})),  # the first that ends
         ("afm-web", [WIKI], None),
         ("afm-web", [CODE], None),
         ("afm-web", [WEB, END], Answer("Oslo")),
         ("afm-web", [SUGGEST], None),  # no answer yet
-        ("afm-web", ["<web_search> </web_search>"], Malformed),
-        ("afm-web", ["who</web_search>"], Malformed),
+        ("afm-web", ["<web_search> </web_search>"], MalformedCall),
+        ("afm-web", ["who</web_search>"], MalformedCall),
         ("afm-web", ["<answer> </answer>"], None),
         ("afm-web", ["Oslo</answer>"], None),
         ("afm-web", [], None),
-        ("afm-mhqa", [WIKI], Action("search", {"query": "who"})),
+        ("afm-mhqa", [WIKI], ToolCall("search", {"query": "who"})),
         ("afm-mhqa", [WEB], None),
         ("afm-mhqa", [WIKI, ANSWER.replace("Oslo", "Oslo|Bergen")], Answer("Oslo|Bergen")),
-        ("afm", [CODE], Action("python", {"code": "print(1)"})),
-        ("afm", ["<code>print(1)</code>"], Malformed),
-        ("afm", [WEB], Action("search", {"query": "who"})),
+        ("afm", [CODE], ToolCall("python", {"code": "print(1)"})),
+        ("afm", ["<code>print(1)</code>"], MalformedCall),
+        ("afm", [WEB], ToolCall("search", {"query": "who"})),
     ],
 )
 def test_parse(name: str, written: list[str], move: object) -> None:
     parsed = DIALECT[name].parse(written)
-    if move is Malformed:
+    if move is MalformedCall:
         [parsed] = parsed
-        assert isinstance(parsed, Malformed)
+        assert isinstance(parsed, MalformedCall)
     else:
-        assert parsed == ((move,) if isinstance(move, Action) else move)
+        assert parsed == ((move,) if isinstance(move, ToolCall) else move)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_parse(name: str, written: list[str], move: object) -> None:
     ],
 )
 def test_the_web_agents_grammar(written: list[str], well_formed: bool) -> None:
-    assert DIALECT["afm-web"].well_formed(written) is well_formed
+    assert DIALECT["afm-web"].is_well_formed(written) is well_formed
     with_code = [turn.replace(WEB, CODE) for turn in written]
-    assert DIALECT["afm"].well_formed(written) is well_formed or CODE in "".join(written)
-    assert DIALECT["afm"].well_formed(with_code) is well_formed or WEB not in "".join(written)
+    assert DIALECT["afm"].is_well_formed(written) is well_formed or CODE in "".join(written)
+    assert DIALECT["afm"].is_well_formed(with_code) is well_formed or WEB not in "".join(written)
 
 
 @pytest.mark.parametrize(
@@ -151,52 +151,52 @@ def test_the_web_agents_grammar(written: list[str], well_formed: bool) -> None:
     ],
 )
 def test_the_grammar_of_the_agent_for_several_hops(written: list[str], well_formed: bool) -> None:
-    assert DIALECT["afm-mhqa"].well_formed(written) is well_formed
+    assert DIALECT["afm-mhqa"].is_well_formed(written) is well_formed
 
 
 def test_a_program_ends_its_turn() -> None:
-    assert DIALECT["afm"].well_formed([PLAN + CODE, GOOD + PAGE, END])
-    assert not DIALECT["afm"].well_formed([PLAN + CODE.replace("print(1)", ""), END])
+    assert DIALECT["afm"].is_well_formed([PLAN + CODE, GOOD + PAGE, END])
+    assert not DIALECT["afm"].is_well_formed([PLAN + CODE.replace("print(1)", ""), END])
 
 
 @EVERY
 def test_an_observation_and_the_prompt(name: str) -> None:
     dialect = DIALECT[name]
-    assert dialect.write_observation("1") == "\n<observation>\n1\n</observation>\n\n"
-    described = get_dialect(name, tiny_tokenizer()).own_instruction
-    assert all(tag in described for tag in dialect.stop for tag in [tag.replace("/", "")])
+    assert dialect.render_observation("1") == "\n<observation>\n1\n</observation>\n\n"
+    described = make_dialect(name, tiny_tokenizer()).default_instruction
+    assert all(tag in described for tag in dialect.stop_strings for tag in [tag.replace("/", "")])
     numbers = [line.partition(".")[0] for line in described.splitlines() if line[:1].isdigit()]
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
     tool = {"type": "function", "function": {"name": "population"}}
     with pytest.raises(UserError, match=r"can only call `search`.*, not `population`"):
-        dialect.prompt("who?", [tool])
+        dialect.encode_prompt("who?", [tool])
 
 
 @EVERY
 @pytest.mark.parametrize(
     "action",
     [
-        Action("population", {"city": "Oslo"}),
-        Action("search", {"query": "x", "topk": 3}),
-        Action("python", {"program": "x"}),
-        Action("python", {"code": "'</code>'"}),
+        ToolCall("population", {"city": "Oslo"}),
+        ToolCall("search", {"query": "x", "topk": 3}),
+        ToolCall("python", {"program": "x"}),
+        ToolCall("python", {"code": "'</code>'"}),
     ],
 )
-def test_what_cannot_be_read_back_is_not_written(name: str, action: Action) -> None:
+def test_what_cannot_be_read_back_is_not_written(name: str, action: ToolCall) -> None:
     with pytest.raises(UserError, match=f"The dialect {name} can only write"):
-        DIALECT[name].write_action(action)
+        DIALECT[name].render_call(action)
 
 
 def test_a_role_without_a_tag_is_thinking() -> None:
-    thoughts = [Thought("a"), Thought("b", Role.SUGGEST), Thought("c", Role.PLAN)]
-    code = get_dialect("afm-code", tiny_tokenizer(), instruction="")
-    assert code.write_thoughts(thoughts) == "<think>\na\n\nb\n</think>\n<plan>\nc\n</plan>\n"
+    thoughts = [Thought("a"), Thought("b", ThoughtRole.SUGGEST), Thought("c", ThoughtRole.PLAN)]
+    code = make_dialect("afm-code", tiny_tokenizer(), instruction="")
+    assert code.render_thoughts(thoughts) == "<think>\na\n\nb\n</think>\n<plan>\nc\n</plan>\n"
 
 
 @given(grades=st.tuples(*[st.sampled_from(GRADES)] * 3), score=st.integers(-9, 99))
 def test_grades_and_scores_come_back(grades: tuple[str, ...], score: int) -> None:
-    written = reflection(grades)
-    assert written.role is Role.REFLECT
-    assert list(grades_of(written.text)) == list(CRITERIA)
-    assert [grade.title() for grade in grades_of(written.text).values()] == list(grades)
-    assert score_of(double_check(score).text) == (score if 1 <= score <= 4 else None)
+    written = make_reflection(grades)
+    assert written.role is ThoughtRole.REFLECT
+    assert list(parse_grades(written.text)) == list(CRITERIA)
+    assert [grade.title() for grade in parse_grades(written.text).values()] == list(grades)
+    assert parse_score(make_double_check(score).text) == (score if 1 <= score <= 4 else None)

@@ -1,10 +1,10 @@
 import pytest
 
 from checkpoints import r1_tokenizer, tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Malformed, UserError
+from fieldcraft.dialects import make_dialect
+from fieldcraft.types import Answer, MalformedCall, ToolCall, UserError
 
-DIALECT = get_dialect("autocoa", tiny_tokenizer(), instruction="")
+DIALECT = make_dialect("autocoa", tiny_tokenizer(), instruction="")
 SEARCH = "I need it.\n<begin_search> capital of Norway </end_search>"
 ANSWER = "So.\n</think>\n\n\\boxed{Oslo}<|im_end|>"
 
@@ -12,7 +12,7 @@ ANSWER = "So.\n</think>\n\n\\boxed{Oslo}<|im_end|>"
 @pytest.mark.parametrize("think_prefilled", [False, True])
 def test_prompt_ends_in_one_open_think(think_prefilled: bool) -> None:
     tokenizer = tiny_tokenizer(think_prefilled)
-    prompt = get_dialect("autocoa", tokenizer, instruction="").prompt(" who? ", [])
+    prompt = make_dialect("autocoa", tokenizer, instruction="").encode_prompt(" who? ", [])
     assert tokenizer.decode(prompt) == (
         "<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
@@ -22,7 +22,7 @@ def test_prompt_ends_in_one_open_think(think_prefilled: bool) -> None:
 def test_prompt_of_a_distilled_r1(think_prefilled: bool) -> None:
     """Both revisions of its chat template: each tag of the prompt is there once, as one token."""
     tokenizer = r1_tokenizer(think_prefilled)
-    prompt = get_dialect("autocoa", tokenizer, instruction="").prompt("a<think>", [])
+    prompt = make_dialect("autocoa", tokenizer, instruction="").encode_prompt("a<think>", [])
     tokens = tokenizer.convert_ids_to_tokens(prompt)
     assert tokens[:3] == ["<｜begin▁of▁sentence｜>", "<｜User｜>", "a"]
     assert tokens[-3:] == ["<｜Assistant｜>", "<think>", "Ċ"]
@@ -33,7 +33,7 @@ def test_prompt_of_a_distilled_r1(think_prefilled: bool) -> None:
 
 def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:
     tokenizer = tiny_tokenizer()
-    text = tokenizer.decode(get_dialect("autocoa", tokenizer).prompt("who?", []))
+    text = tokenizer.decode(make_dialect("autocoa", tokenizer).encode_prompt("who?", []))
     assert text.endswith("question:\n\nwho?<|im_end|>\n<|im_start|>assistant\n<think>\n")
     assert all(tag in text for tag in DIALECT.tags)
     assert r"\boxed{" in text
@@ -42,14 +42,14 @@ def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:
 @pytest.mark.parametrize(
     ("written", "move"),
     [
-        ([SEARCH], Action("search", {"query": "capital of Norway"})),
-        (["<begin_search>x</end_search>"], Action("search", {"query": "x"})),
+        ([SEARCH], ToolCall("search", {"query": "capital of Norway"})),
+        (["<begin_search>x</end_search>"], ToolCall("search", {"query": "x"})),
         # The last sampled token may be longer than the stop string.
-        ([SEARCH + "\n\n"], Action("search", {"query": "capital of Norway"})),
-        ([SEARCH, SEARCH], Action("search", {"query": "capital of Norway"})),
-        (["<begin_search> or <begin_search> x </end_search>"], Action("search", {"query": "x"})),
-        (["<begin_search> </end_search>"], Malformed),
-        (["no opening </end_search>"], Malformed),
+        ([SEARCH + "\n\n"], ToolCall("search", {"query": "capital of Norway"})),
+        ([SEARCH, SEARCH], ToolCall("search", {"query": "capital of Norway"})),
+        (["<begin_search> or <begin_search> x </end_search>"], ToolCall("search", {"query": "x"})),
+        (["<begin_search> </end_search>"], MalformedCall),
+        (["no opening </end_search>"], MalformedCall),
         ([SEARCH, ANSWER], Answer("Oslo")),
         ([ANSWER], Answer("Oslo")),
         (["a </think> \\boxed{x} no: \\boxed{\\frac{1}{2}}"], Answer("\\frac{1}{2}")),
@@ -69,11 +69,11 @@ def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    if move is Malformed:
+    if move is MalformedCall:
         [parsed] = parsed
-        assert isinstance(parsed, Malformed)
+        assert isinstance(parsed, MalformedCall)
     else:
-        assert parsed == ((move,) if isinstance(move, Action) else move)
+        assert parsed == ((move,) if isinstance(move, ToolCall) else move)
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_parse(written: list[str], move: object) -> None:
     ],
 )
 def test_well_formed(written: list[str], well_formed: bool) -> None:
-    assert DIALECT.well_formed(written) is well_formed
+    assert DIALECT.is_well_formed(written) is well_formed
 
 
 def test_only_searches_can_be_written() -> None:
     with pytest.raises(UserError, match=r"can only write search\(query\)"):
-        DIALECT.write_action(Action("python", {"code": "1"}))
+        DIALECT.render_call(ToolCall("python", {"code": "1"}))
 
 
 def test_observation_block() -> None:
-    assert DIALECT.write_observation("a b") == "\n\n<search_result> a b </search_result>\n\n"
-    opening, closing = DIALECT.observation_frame()
-    assert DIALECT.write_observation("a b") == opening + " a b" + closing
+    assert DIALECT.render_observation("a b") == "\n\n<search_result> a b </search_result>\n\n"
+    opening, closing = DIALECT.observation_delimiters()
+    assert DIALECT.render_observation("a b") == opening + " a b" + closing

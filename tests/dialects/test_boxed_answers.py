@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.boxes import unboxed
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.boxed_answers import unwrap_boxed
 from fieldcraft.types import Answer
 
 
 @pytest.mark.parametrize("name", ["search-r1", "otc", "afm-web", "afm-mhqa"])
 def test_a_box_around_the_whole_answer_is_taken_off(name: str) -> None:
-    dialect = get_dialect(name, tiny_tokenizer())
-    written = f"{dialect.write_thought('So.')}<answer> \\boxed{{Paris}} </answer>"
+    dialect = make_dialect(name, tiny_tokenizer())
+    written = f"{dialect.render_thought('So.')}<answer> \\boxed{{Paris}} </answer>"
     assert dialect.parse([written]) == Answer("Paris")
 
 
@@ -31,9 +31,9 @@ def test_a_box_around_the_whole_answer_is_taken_off(name: str) -> None:
     ],
 )
 def test_only_a_box_around_all_of_it(text: str, answer: str) -> None:
-    assert unboxed(text) == answer
+    assert unwrap_boxed(text) == answer
 
 
 @given(st.text(alphabet="ab {}\\"))
 def test_any_other_text_stays(text: str) -> None:
-    assert unboxed(text) == text.strip()
+    assert unwrap_boxed(text) == text.strip()

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Malformed, UserError
+from fieldcraft.dialects import make_dialect
+from fieldcraft.types import Answer, MalformedCall, ToolCall, UserError
 
 NAMES = ("torl", "retool", "afm-code")
-DIALECT = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in NAMES}
+DIALECT = {name: make_dialect(name, tiny_tokenizer(), instruction="") for name in NAMES}
 EVERY = pytest.mark.parametrize("name", NAMES)
 FENCE = "```"
-RUN = Action("python", {"code": "print(1)"})
+RUN = ToolCall("python", {"code": "print(1)"})
 TORL = f"So:\n{FENCE}python\nprint(1)\n{FENCE}\n{FENCE}output"
 RETOOL = f"So:\n<code>\n{FENCE}python\nprint(1)\n{FENCE}\n</code>"
 CODE = f"<code>\n{FENCE}py\nprint(1)\n{FENCE}\n</code>"
@@ -20,7 +20,7 @@ THINK = "<think>\nSo.\n</think>\n"
 PLAN, REFLECTION = "<plan>\nRun it.\n</plan>\n", "<reflection>\nFine.\n</reflection>\n"
 FIRST, NEXT = PLAN + THINK + CODE, REFLECTION + THINK + CODE
 END = REFLECTION + THINK + "<answer>\n\\boxed{1}\n</answer>"
-NO_PROGRAM = Malformed(
+NO_PROGRAM = MalformedCall(
     "The program is empty: write Python that prints what you want to know.", "python"
 )
 
@@ -35,11 +35,11 @@ NO_PROGRAM = Malformed(
         ("torl", [f"{FENCE}\nnot Python\n" + TORL], RUN),
         ("torl", [TORL.replace("print(1)", " ")], NO_PROGRAM),
         ("torl", [f"{FENCE}python\n{FENCE}\n{FENCE}output"], NO_PROGRAM),
-        ("torl", [TORL.replace("python", "py")], Malformed),
-        ("torl", [f"in {FENCE}python\nx\n{FENCE}\n{FENCE}output"], Malformed),
-        ("torl", [f"{FENCE}python\nprint(1)\n{FENCE}output"], Malformed),  # never ended
-        ("torl", [f"{FENCE}output"], Malformed),
-        ("torl", [f"{FENCE}output {TORL}"], Malformed),  # only what stands before the output
+        ("torl", [TORL.replace("python", "py")], MalformedCall),
+        ("torl", [f"in {FENCE}python\nx\n{FENCE}\n{FENCE}output"], MalformedCall),
+        ("torl", [f"{FENCE}python\nprint(1)\n{FENCE}output"], MalformedCall),  # never ended
+        ("torl", [f"{FENCE}output"], MalformedCall),
+        ("torl", [f"{FENCE}output {TORL}"], MalformedCall),  # only what stands before the output
         ("torl", [TORL, "So \\boxed{1}."], Answer("1")),
         ("torl", ["\\boxed{1} I test it.\n" + TORL, "It is so."], Answer("1")),
         ("torl", [TORL.replace("1", "r'\\boxed{2}'"), "It is so."], None),
@@ -69,7 +69,7 @@ NO_PROGRAM = Malformed(
         ("retool", [RETOOL.replace("python", "Python")], RUN),
         ("retool", [RETOOL.replace("print(1)", "  a\n\n\tb\n")], "  a\n\n\tb\n"),
         ("retool", ["<code>\n</code>"], NO_PROGRAM),
-        ("retool", ["print(1)</code>"], Malformed),
+        ("retool", ["print(1)</code>"], MalformedCall),
         ("retool", ["<answer>\\boxed{1}</answer>"], Answer("1")),
         ("retool", ["<answer>\\boxed{1}</answer> <code>x</code>"], Answer("1")),
         ("retool", ["<code>print(1)</code><answer>\\boxed{1}</answer>"], RUN),
@@ -87,12 +87,16 @@ NO_PROGRAM = Malformed(
         (
             "afm-code",
             [CODE.replace("\n</code>", f"\n{FENCE}sh\n1 2\n{FENCE}\n</code>")],
-            Action("python", {"code": "print(1)", "stdin": "1 2"}),
+            ToolCall("python", {"code": "print(1)", "stdin": "1 2"}),
         ),
-        ("afm-code", [CODE.replace("\n</code>", f"\n{FENCE}py\nx\n{FENCE}\n</code>")], Malformed),
-        ("afm-code", [CODE.replace("<code>", "<code>so")], Malformed),
-        ("afm-code", ["<code>print(1)</code>"], Malformed),
-        ("afm-code", [f"{FENCE}py\nprint(1)\n{FENCE}\n</code>"], Malformed),
+        (
+            "afm-code",
+            [CODE.replace("\n</code>", f"\n{FENCE}py\nx\n{FENCE}\n</code>")],
+            MalformedCall,
+        ),
+        ("afm-code", [CODE.replace("<code>", "<code>so")], MalformedCall),
+        ("afm-code", ["<code>print(1)</code>"], MalformedCall),
+        ("afm-code", [f"{FENCE}py\nprint(1)\n{FENCE}\n</code>"], MalformedCall),
         ("afm-code", [FIRST, END], Answer("1")),
         ("afm-code", ["<answer> Oslo </answer>"], Answer("Oslo")),
         ("afm-code", [f"<answer>\n{FENCE}py\na\n b\n{FENCE}\n</answer>"], Answer("a\n b")),
@@ -107,14 +111,14 @@ NO_PROGRAM = Malformed(
 )
 def test_parse(name: str, written: list[str], move: object) -> None:
     parsed = DIALECT[name].parse(written)
-    if move is Malformed:
+    if move is MalformedCall:
         [parsed] = parsed
-        assert isinstance(parsed, Malformed)
+        assert isinstance(parsed, MalformedCall)
         assert parsed.reason.startswith("There is nothing to run: ")
     elif isinstance(move, str):
-        assert parsed == (Action("python", {"code": move}),)
+        assert parsed == (ToolCall("python", {"code": move}),)
     else:
-        assert parsed == ((move,) if isinstance(move, Action | Malformed) else move)
+        assert parsed == ((move,) if isinstance(move, ToolCall | MalformedCall) else move)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_parse(name: str, written: list[str], move: object) -> None:
     ],
 )
 def test_well_formed(name: str, written: list[str], well_formed: bool) -> None:
-    assert DIALECT[name].well_formed(written) is well_formed
+    assert DIALECT[name].is_well_formed(written) is well_formed
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_well_formed(name: str, written: list[str], well_formed: bool) -> None:
     ],
 )
 def test_observation_block(name: str, block: str) -> None:
-    assert DIALECT[name].write_observation("1") == block
+    assert DIALECT[name].render_observation("1") == block
 
 
 lines = st.lists(
@@ -184,8 +188,8 @@ def test_a_program_comes_back_or_is_refused(name: str, code: str, before: str) -
     fits = bool(code.strip()) and not any(line.startswith(FENCE) for line in code.split("\n"))
     if not fits or any(tag in code for tag in dialect.tags):
         return
-    action = Action("python", {"code": code})
-    assert dialect.parse([dialect.write_thought(before) + dialect.write_action(action)]) == (
+    action = ToolCall("python", {"code": code})
+    assert dialect.parse([dialect.render_thought(before) + dialect.render_call(action)]) == (
         action,
     )
 
@@ -195,24 +199,24 @@ def test_an_input_comes_back(code: str, stdin: str) -> None:
     if not code.strip() or FENCE in code + stdin or "</code>" in code + stdin:
         return
     dialect = DIALECT["afm-code"]
-    action = Action("python", {"code": code, "stdin": stdin})
-    assert dialect.parse([dialect.write_action(action)]) == (action,)
+    action = ToolCall("python", {"code": code, "stdin": stdin})
+    assert dialect.parse([dialect.render_call(action)]) == (action,)
 
 
 @EVERY
 @pytest.mark.parametrize(
     "action",
     [
-        Action("search", {"query": "x"}),
-        Action("python", {"code": " "}),
-        Action("python", {"program": "x"}),
-        Action("python", {"code": "x", "files": "y"}),
-        Action("python", {"code": "'''\n```\n'''"}),
+        ToolCall("search", {"query": "x"}),
+        ToolCall("python", {"code": " "}),
+        ToolCall("python", {"program": "x"}),
+        ToolCall("python", {"code": "x", "files": "y"}),
+        ToolCall("python", {"code": "'''\n```\n'''"}),
     ],
 )
-def test_what_cannot_be_read_back_is_not_written(name: str, action: Action) -> None:
+def test_what_cannot_be_read_back_is_not_written(name: str, action: ToolCall) -> None:
     with pytest.raises(UserError, match=f"{name} can only write python"):
-        DIALECT[name].write_action(action)
+        DIALECT[name].render_call(action)
 
 
 @pytest.mark.parametrize(
@@ -221,24 +225,24 @@ def test_what_cannot_be_read_back_is_not_written(name: str, action: Action) -> N
 )
 def test_a_program_with_a_stop_string_is_not_written(name: str, code: str) -> None:
     with pytest.raises(UserError, match="change the program"):
-        DIALECT[name].write_action(Action("python", {"code": code}))
+        DIALECT[name].render_call(ToolCall("python", {"code": code}))
 
 
 def test_an_input_is_refused_where_the_dialect_has_no_place_for_it() -> None:
     for name in ("torl", "retool"):
         with pytest.raises(UserError, match=r"can only write python\(code\)"):
-            DIALECT[name].write_action(Action("python", {"code": "x", "stdin": "1"}))
+            DIALECT[name].render_call(ToolCall("python", {"code": "x", "stdin": "1"}))
 
 
 @EVERY
 def test_other_tools_are_refused(name: str) -> None:
     tool = {"type": "function", "function": {"name": "search"}}
     with pytest.raises(UserError, match="can only call `python`, not `search`"):
-        DIALECT[name].prompt("who?", [tool])
+        DIALECT[name].encode_prompt("who?", [tool])
 
 
 def test_a_program_as_answer_of_afm() -> None:
     dialect = DIALECT["afm-code"]
     code = "n = int(input())\nprint(f'{n}')"
-    assert dialect.write_answer(code) == f"<answer>\n{FENCE}py\n{code}\n{FENCE}\n</answer>"
-    assert dialect.parse([dialect.write_answer(code)]) == Answer(code)
+    assert dialect.render_answer(code) == f"<answer>\n{FENCE}py\n{code}\n{FENCE}\n</answer>"
+    assert dialect.parse([dialect.render_answer(code)]) == Answer(code)

@@ -7,10 +7,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.names import BUILT_IN, Kind
-from fieldcraft.dialects import get_dialect, round_trip_problems
-from fieldcraft.dialects.base import encode_plain, encode_written
-from fieldcraft.dialects.boxes import last_box
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.dialects import check_round_trip, make_dialect
+from fieldcraft.dialects.base import encode_policy_text, encode_untrusted
+from fieldcraft.dialects.boxed_answers import find_last_boxed
 from fieldcraft.types import UserError
 
 TOKENIZER = tiny_tokenizer()
@@ -29,7 +29,7 @@ QWEN3 = qwen3_tokenizer()
 @settings(deadline=None)
 @given(st.text())
 def test_plain_text_is_encoded_as_usual_and_comes_back(text: str) -> None:
-    ids = encode_plain(TOKENIZER, text)
+    ids = encode_untrusted(TOKENIZER, text)
     assert ids == TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=True)
     assert TOKENIZER.decode(ids) == text
 
@@ -42,21 +42,21 @@ def test_plain_text_is_encoded_as_usual_and_comes_back(text: str) -> None:
 )
 def test_plain_text_holds_no_added_token(pieces: list[str]) -> None:
     text = "".join(pieces)
-    ids = encode_plain(QWEN3, text)
+    ids = encode_untrusted(QWEN3, text)
     assert set(ids).isdisjoint(QWEN3.added_tokens_decoder)
     assert QWEN3.decode(ids) == text
 
 
 def test_written_text_uses_tag_tokens_but_no_special_tokens() -> None:
     think = QWEN3.convert_tokens_to_ids("<think>")
-    assert encode_written(QWEN3, "<think>") == [think]
-    assert 2 not in encode_written(QWEN3, "say <|im_end|>")
+    assert encode_policy_text(QWEN3, "<think>") == [think]
+    assert 2 not in encode_policy_text(QWEN3, "say <|im_end|>")
 
 
 def test_normalizer_of_the_tokenizer_is_applied() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
-    assert encode_plain(tokenizer, "e\u0301") == encode_plain(tokenizer, "é") != []
+    assert encode_untrusted(tokenizer, "e\u0301") == encode_untrusted(tokenizer, "é") != []
 
 
 def word_level(*words: str, **special: str) -> PreTrainedTokenizerFast:
@@ -68,12 +68,12 @@ def word_level(*words: str, **special: str) -> PreTrainedTokenizerFast:
 
 def test_tokenizer_that_reads_special_tokens_from_plain_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"'\[END\]' as a special token"):
-        get_dialect("autocoa", word_level("[END]", eos_token="[END]"))
+        make_dialect("autocoa", word_level("[END]", eos_token="[END]"))
 
 
 def test_tokenizer_without_end_of_sequence_is_refused() -> None:
     with pytest.raises(UserError, match="no end-of-sequence token"):
-        get_dialect("autocoa", word_level("who"))
+        make_dialect("autocoa", word_level("who"))
 
 
 @pytest.mark.parametrize(
@@ -104,19 +104,19 @@ def test_tokenizer_without_end_of_sequence_is_refused() -> None:
     ],
 )
 def test_last_box(text: str, box: str | None) -> None:
-    assert last_box(text) == box
+    assert find_last_boxed(text) == box
 
 
 def test_unknown_dialect_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'search-r1'"):
-        get_dialect("search_r1", TOKENIZER)
+        make_dialect("search_r1", TOKENIZER)
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", BUILTIN_COMPONENTS[ComponentKind.DIALECT])
 def test_tiny_tokenizers_have_no_round_trip_problems(name: str) -> None:
-    assert get_dialect(name, TOKENIZER).name == name
-    assert round_trip_problems(get_dialect(name, TOKENIZER)) == []
-    assert round_trip_problems(get_dialect(name, QWEN3)) == []
+    assert make_dialect(name, TOKENIZER).name == name
+    assert check_round_trip(make_dialect(name, TOKENIZER)) == []
+    assert check_round_trip(make_dialect(name, QWEN3)) == []
 
 
 def test_round_trip_problems_are_named() -> None:
@@ -124,7 +124,7 @@ def test_round_trip_problems_are_named() -> None:
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace("<search>", "<SEARCH>"), normalizers.Replace("Ada", "ada")]
     )
-    assert round_trip_problems(get_dialect("search-r1", tokenizer)) == [
+    assert check_round_trip(make_dialect("search-r1", tokenizer)) == [
         "The tokenizer turns the tag '<search>' into '<SEARCH>'.",
         "The tokenizer does not keep the text of a question in the prompt.",
         "The tokenizer does not keep the text of the observation "
@@ -138,10 +138,10 @@ def test_prompt_of_a_base_model_begins_with_its_bos_token() -> None:
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
     )
-    dialect = get_dialect("search-r1", tokenizer, instruction="Think.")
-    assert tokenizer.decode(dialect.prompt("who?", [])) == "<|endoftext|>Think.\n\nwho?\n"
-    alone = get_dialect("search-r1", tokenizer, instruction="")
-    assert tokenizer.decode(alone.prompt("who?", [])) == "<|endoftext|>who?\n"
+    dialect = make_dialect("search-r1", tokenizer, instruction="Think.")
+    assert tokenizer.decode(dialect.encode_prompt("who?", [])) == "<|endoftext|>Think.\n\nwho?\n"
+    alone = make_dialect("search-r1", tokenizer, instruction="")
+    assert tokenizer.decode(alone.encode_prompt("who?", [])) == "<|endoftext|>who?\n"
 
 
 def test_no_prompt_holds_an_end_that_the_tokenizer_puts_behind_a_text() -> None:
@@ -152,23 +152,23 @@ def test_no_prompt_holds_an_end_that_the_tokenizer_puts_behind_a_text() -> None:
         special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)],
     )
     for instruction in ("Think.", ""):
-        dialect = get_dialect("search-r1", tokenizer, instruction=instruction)
+        dialect = make_dialect("search-r1", tokenizer, instruction=instruction)
         begun = f"{instruction}\n\n" if instruction else ""
-        assert tokenizer.decode(dialect.prompt("who?", [])) == f"<|endoftext|>{begun}who?\n"
+        assert tokenizer.decode(dialect.encode_prompt("who?", [])) == f"<|endoftext|>{begun}who?\n"
 
 
 def test_chat_template_that_hides_the_question_is_an_error() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "hello"
     with pytest.raises(UserError, match="does not show the user's message"):
-        get_dialect("autocoa", tokenizer).prompt("who?", [])
+        make_dialect("autocoa", tokenizer).encode_prompt("who?", [])
 
 
 @pytest.mark.parametrize("name", ["autocoa", "search-r1"])
 def test_search_dialects_refuse_other_tools(name: str) -> None:
     tool = {"type": "function", "function": {"name": "python"}}
     with pytest.raises(UserError, match="can only call `search`, not `python`"):
-        get_dialect(name, TOKENIZER).prompt("who?", [tool])
+        make_dialect(name, TOKENIZER).encode_prompt("who?", [tool])
 
 
 # -- what a recipe sets of the chat template ----------------------------------------------------
@@ -186,27 +186,33 @@ def thinking_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", BUILTIN_COMPONENTS[ComponentKind.DIALECT])
 def test_variables_of_the_template_reach_prompts(name: str) -> None:
     tokenizer = thinking_tokenizer()
-    plain = tokenizer.decode(get_dialect(name, tokenizer, "").prompt("who?", []))
-    off = get_dialect(name, tokenizer, "", template={"enable_thinking": False})
+    plain = tokenizer.decode(make_dialect(name, tokenizer, "").encode_prompt("who?", []))
+    off = make_dialect(name, tokenizer, "", chat_template_kwargs={"enable_thinking": False})
     closed = "" if "<think>" in off.tags else "<think>\n\n</think>\n\n"  # not two thinking parts
     head, _, begun = plain.partition("<|im_start|>assistant\n")
-    assert tokenizer.decode(off.prompt("who?", [])) == (
+    assert tokenizer.decode(off.encode_prompt("who?", [])) == (
         f"{head}<|im_start|>assistant\n{closed}{begun}"
     )
-    on = get_dialect(name, tokenizer, "", template={"enable_thinking": True})
-    assert tokenizer.decode(on.prompt("who?", [])) == plain
+    on = make_dialect(name, tokenizer, "", chat_template_kwargs={"enable_thinking": True})
+    assert tokenizer.decode(on.encode_prompt("who?", [])) == plain
 
 
 def test_variables_of_the_template_reach_the_frame_of_observations() -> None:
     tokenizer = thinking_tokenizer()
     tokenizer.chat_template += "{{ mood | default('') }}"
-    off = get_dialect("hermes", tokenizer, template={"enable_thinking": False, "mood": "Calm."})
-    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\nCalm.")
-    off = get_dialect("hermes", thinking_tokenizer(), template={"enable_thinking": False})
-    assert off.observation_frame()[1].endswith("assistant\n")  # hermes writes the thinking part
+    off = make_dialect(
+        "hermes", tokenizer, chat_template_kwargs={"enable_thinking": False, "mood": "Calm."}
+    )
+    assert off.observation_delimiters()[1].endswith("assistant\n<think>\n\n</think>\n\nCalm.")
+    off = make_dialect(
+        "hermes", thinking_tokenizer(), chat_template_kwargs={"enable_thinking": False}
+    )
+    assert off.observation_delimiters()[1].endswith(
+        "assistant\n"
+    )  # hermes writes the thinking part
 
 
 @pytest.mark.parametrize(
@@ -224,15 +230,17 @@ def test_a_variable_that_the_template_does_not_have_is_refused(
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(UserError, match=sentence):
-        get_dialect("autocoa", tokenizer, template={given: True})
+        make_dialect("autocoa", tokenizer, chat_template_kwargs={given: True})
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", BUILTIN_COMPONENTS[ComponentKind.DIALECT])
 def test_a_system_prompt_stands_before_the_question(name: str) -> None:
-    dialect = get_dialect(name, TOKENIZER, "", system="Be brief.")
-    text = TOKENIZER.decode(dialect.prompt("who?", []))
+    dialect = make_dialect(name, TOKENIZER, "", system_prompt="Be brief.")
+    text = TOKENIZER.decode(dialect.encode_prompt("who?", []))
     assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwho?<")
-    assert dialect.observation_frame() == get_dialect(name, TOKENIZER).observation_frame()
+    assert (
+        dialect.observation_delimiters() == make_dialect(name, TOKENIZER).observation_delimiters()
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +255,7 @@ def test_a_system_prompt_that_would_be_lost_is_refused(template: str | None, sen
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(UserError, match=sentence):
-        get_dialect("autocoa", tokenizer, system="Be brief.")
+        make_dialect("autocoa", tokenizer, system_prompt="Be brief.")
 
 
 # -- dialects by name ----------------------------------------------------------------------------
@@ -255,11 +263,11 @@ def test_a_system_prompt_that_would_be_lost_is_refused(template: str | None, sen
 
 @pytest.mark.parametrize("name", ["json:loads", "json:JSONDecoder", "fieldcraft.types:UserError"])
 def test_what_is_no_dialect_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"'{name}' is no dialect"):
-        get_dialect(name, TOKENIZER)
+    with pytest.raises(UserError, match=f"'{name}' is not a dialect"):
+        make_dialect(name, TOKENIZER)
 
 
 def test_a_dialect_may_be_of_any_module_but_must_be_whole() -> None:
-    assert get_dialect("fieldcraft.dialects.hermes:Hermes", TOKENIZER).name == "hermes"
-    with pytest.raises(UserError, match="not complete: write its obeys_grammar, "):
-        get_dialect("fieldcraft.dialects.base:SearchDialect", TOKENIZER)
+    assert make_dialect("fieldcraft.dialects.hermes:HermesDialect", TOKENIZER).name == "hermes"
+    with pytest.raises(UserError, match="is incomplete: implement matches_grammar, "):
+        make_dialect("fieldcraft.dialects.base:SearchDialect", TOKENIZER)

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of, checks_of, thoughts_of
-from fieldcraft.config.names import BUILT_IN, Kind
-from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Place, Role
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.dialects import make_dialect
+from fieldcraft.types import Answer, ObservationPosition, ThoughtRole, ToolCall
 
-DIALECTS = BUILT_IN[Kind.DIALECT]
-DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
+DIALECTS = BUILTIN_COMPONENTS[ComponentKind.DIALECT]
+DIALECT_OF = {name: make_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
 NAMES = pytest.mark.parametrize("name", DIALECTS)
 EVERY_ACTING = pytest.mark.parametrize("name", ACTING)
 PARTS = sorted(
@@ -34,7 +34,7 @@ plain = st.text(st.characters(exclude_characters="<>{}\\`", exclude_categories=[
 def test_parse_and_grammar_never_raise_and_agree(name: str, written: list[str]) -> None:
     dialect = DIALECT_OF[name]
     parsed = dialect.parse(written)
-    assert not dialect.well_formed(written) or isinstance(parsed, Answer)
+    assert not dialect.is_well_formed(written) or isinstance(parsed, Answer)
 
 
 @EVERY_ACTING
@@ -43,8 +43,8 @@ def test_parse_and_grammar_never_raise_and_agree(name: str, written: list[str]) 
 def test_action_comes_back(name: str, query: str, thought: str, surplus: str) -> None:
     dialect = DIALECT_OF[name]
     action = action_of(name, query)
-    turn = dialect.write_thought(thought) + dialect.write_action(action)
-    assert turn.endswith(dialect.stop or "</tool_call>")
+    turn = dialect.render_thought(thought) + dialect.render_call(action)
+    assert turn.endswith(dialect.stop_strings or "</tool_call>")
     assert dialect.parse([turn + surplus]) == (action,)
 
 
@@ -56,13 +56,13 @@ def test_answer_comes_back_and_is_well_formed(
 ) -> None:
     dialect = DIALECT_OF[name]
     begun, planned, reflected = (
-        dialect.write_thoughts(thoughts_of(name, thought, role))
-        for role in (Role.THINK, Role.PLAN, Role.REFLECT)
+        dialect.render_thoughts(thoughts_of(name, thought, role))
+        for role in (ThoughtRole.THINK, ThoughtRole.PLAN, ThoughtRole.REFLECT)
     )
     if not name.startswith("afm"):  # the others have no rules for roles
         assert begun == planned == reflected
-    call, final = dialect.write_action(action_of(name, query)), dialect.write_answer(answer)
-    checks = dialect.write_thoughts(checks_of(name, thought))
+    call, final = dialect.render_call(action_of(name, query)), dialect.render_answer(answer)
+    checks = dialect.render_thoughts(checks_of(name, thought))
     last = reflected + checks + final
     for written in (
         [planned + checks + final],
@@ -70,7 +70,7 @@ def test_answer_comes_back_and_is_well_formed(
         [planned + call, reflected + call, last + "<|im_end|>"],
     ):
         assert dialect.parse(written) == Answer(answer)
-        assert dialect.well_formed(written) == ("\0" not in "".join(written))
+        assert dialect.is_well_formed(written) == ("\0" not in "".join(written))
 
 
 values = st.recursive(
@@ -83,9 +83,9 @@ values = st.recursive(
 @settings(deadline=None)
 @given(tool=tagged.filter(bool), arguments=st.dictionaries(tagged, values))
 def test_json_calls_hold_any_text(tool: str, arguments: dict[str, object]) -> None:
-    action = Action(tool, arguments)
+    action = ToolCall(tool, arguments)
     dialect = DIALECT_OF["hermes"]
-    assert dialect.parse([dialect.write_action(action)]) == (action,)
+    assert dialect.parse([dialect.render_call(action)]) == (action,)
 
 
 @settings(deadline=None)
@@ -94,11 +94,11 @@ def test_several_calls_come_back_and_are_well_formed(
     thought: str, queries: list[str], answer: str
 ) -> None:
     dialect = DIALECT_OF["hermes"]
-    actions = [Action("search", {"query": query}) for query in queries]
-    turn = dialect.write_thought(thought) + dialect.write_calls(actions) + "<|im_end|>"
+    actions = [ToolCall("search", {"query": query}) for query in queries]
+    turn = dialect.render_thought(thought) + dialect.render_calls(actions) + "<|im_end|>"
     assert dialect.parse([turn]) == tuple(actions)
-    written = [turn, dialect.write_answer(answer or "x")]
-    assert dialect.well_formed(written) == ("\0" not in "".join(written))
+    written = [turn, dialect.render_answer(answer or "x")]
+    assert dialect.is_well_formed(written) == ("\0" not in "".join(written))
 
 
 @settings(deadline=None)
@@ -106,10 +106,10 @@ def test_several_calls_come_back_and_are_well_formed(
 def test_several_observations_are_frames_and_plain_text(texts: list[str]) -> None:
     dialect = DIALECT_OF["hermes"]
 
-    places = [Place(i, len(texts)) for i in range(len(texts))]
+    places = [ObservationPosition(i, len(texts)) for i in range(len(texts))]
     written = zip(texts, places, strict=True)
     ids = [i for text, place in written for i in dialect.encode_observation(text, place)]
-    whole = "".join(map(dialect.write_observation, texts, places))
+    whole = "".join(map(dialect.render_observation, texts, places))
     assert dialect.tokenizer.decode(ids) == whole
     harmless = [i for place in places for i in dialect.encode_observation("x", place)]
     assert [i for i in ids if i <= 2] == [i for i in harmless if i <= 2]
@@ -121,6 +121,6 @@ def test_several_observations_are_frames_and_plain_text(texts: list[str]) -> Non
 def test_observation_ids_are_frame_and_plain_text(name: str, text: str) -> None:
     dialect = DIALECT_OF[name]
     ids = dialect.encode_observation(text)
-    assert dialect.tokenizer.decode(ids) == dialect.write_observation(text)
+    assert dialect.tokenizer.decode(ids) == dialect.render_observation(text)
     special = [i for i in ids if i <= 2]
     assert special == [i for i in dialect.encode_observation("x") if i <= 2]

@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.calls import read_turn
-from fieldcraft.dialects.demonstrations import Unwritable, encode_demonstration
-from fieldcraft.dialects.toolrl import calls_in
-from fieldcraft.records.chains import turns_of
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.calls import parse_turn
+from fieldcraft.dialects.encoding import DemonstrationEncodingError, encode_demonstration
+from fieldcraft.dialects.toolrl import parse_answer_calls
+from fieldcraft.records.chains import get_policy_turns
 from fieldcraft.types import (
-    Action,
     Answer,
+    DemoStep,
     Dialect,
-    Malformed,
+    MalformedCall,
     Observation,
-    Step,
     Task,
     Thought,
+    ToolCall,
     Trajectory,
 )
 
 TOKENIZER = tiny_tokenizer()
-DIALECT_OF = {name: get_dialect(name, TOKENIZER, instruction="") for name in ACTING}
+DIALECT_OF = {name: make_dialect(name, TOKENIZER, instruction="") for name in ACTING}
 HERMES = DIALECT_OF["hermes"]
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
 TAGS = (
@@ -53,13 +53,13 @@ def test_hermes_reads_every_call_whatever_its_thoughts_and_strings_say(
     draft: str, arguments: list[dict[str, Any]], answer: str
 ) -> None:
     """In JSON of any style: the tags in it need not be escaped."""
-    thought = HERMES.write_thought(draft)
-    calls = [Action("f", given) for given in arguments]
+    thought = HERMES.render_thought(draft)
+    calls = [ToolCall("f", given) for given in arguments]
     plain = "\n".join(
         f"<tool_call>{json.dumps({'name': 'f', 'arguments': a}, ensure_ascii=False)}</tool_call>"
         for a in arguments
     )
-    assert HERMES.parse([thought + HERMES.write_calls(calls)]) == tuple(calls)
+    assert HERMES.parse([thought + HERMES.render_calls(calls)]) == tuple(calls)
     assert HERMES.parse([thought + plain]) == tuple(calls)
     assert HERMES.parse([f"{draft}</think>{plain}"]) == tuple(calls)
     assert HERMES.parse([f"{thought}\\boxed{{Oslo}}"]) == Answer("Oslo")
@@ -69,10 +69,10 @@ def test_hermes_reads_every_call_whatever_its_thoughts_and_strings_say(
 @pytest.mark.parametrize("name", ["hermes", "toolrl"])
 @pytest.mark.parametrize("tag", ["thinking", "thought", "reasoning"])
 def test_a_thought_between_tags_of_others_is_no_part_of_the_answer(name: str, tag: str) -> None:
-    dialect = get_dialect(name, TOKENIZER)
+    dialect = make_dialect(name, TOKENIZER)
     thought = f"<{tag}>\nRome, or {CALL}?\n</{tag}>\n\n"
     assert dialect.parse([f"{thought}Oslo"]) == Answer("Oslo")
-    assert HERMES.parse([thought + CALL]) == (Action("search", {"query": "x"}),)
+    assert HERMES.parse([thought + CALL]) == (ToolCall("search", {"query": "x"}),)
     assert dialect.parse([f"Write <{tag}>x</{tag}> y"]) == Answer(f"Write <{tag}>x</{tag}> y")
 
 
@@ -83,20 +83,22 @@ def test_what_is_written_is_read_or_refused(name: str, draft: str, query: str, a
     """No demonstration teaches a turn that would be read as something else."""
     dialect = DIALECT_OF[name]
     action = action_of(name, query)
-    steps: list[Step] = [
+    steps: list[DemoStep] = [
         *(Thought(draft), action, Observation(query), Thought(draft), action),
         *(Observation(draft), Answer(answer)),
     ]
     task = Task("q", "Who?", ())
     if name != "hermes" and any(tag in draft + query for tag in (*dialect.tags, "```", "\\boxed")):
-        with suppress(Unwritable):  # what has no place is never written as something else
+        with suppress(
+            DemonstrationEncodingError
+        ):  # what has no place is never written as something else
             require_same(dialect, encode_demonstration(task, steps, dialect, []), action, answer)
         return
     require_same(dialect, encode_demonstration(task, steps, dialect, []), action, answer)
 
 
-def require_same(dialect: Dialect, shown: Trajectory, action: Action, answer: str) -> None:
-    written = turns_of(shown.segments)
+def require_same(dialect: Dialect, shown: Trajectory, action: ToolCall, answer: str) -> None:
+    written = get_policy_turns(shown.segments)
     assert [dialect.parse(written[:end]) for end in (1, 2, 3)] == [
         (action,),
         (action,),
@@ -106,30 +108,32 @@ def require_same(dialect: Dialect, shown: Trajectory, action: Action, answer: st
 
 @settings(deadline=None, max_examples=60)
 @given(draft=DRAFT.filter(lambda text: "think>" not in text))
-@pytest.mark.parametrize("name", [n for n in ACTING if DIALECT_OF[n].apart])
+@pytest.mark.parametrize("name", [n for n in ACTING if DIALECT_OF[n].tagged_roles])
 def test_a_draft_in_a_thought_is_no_move(name: str, draft: str) -> None:
     dialect = DIALECT_OF[name]
     action = action_of(name, "who")
-    call, answer = dialect.write_action(action), dialect.write_answer("Rome")
+    call, answer = dialect.render_call(action), dialect.render_answer("Rome")
     for drafted in (draft, f"{draft} {call}", f"{draft} {answer}"):
         thought = f"<think>\n{drafted} or not\n</think>\n"
-        assert dialect.parse([thought + dialect.write_answer("Oslo")]) == Answer("Oslo")
+        assert dialect.parse([thought + dialect.render_answer("Oslo")]) == Answer("Oslo")
         assert dialect.parse([thought + call]) == (action,)
         unfinished = dialect.parse([f"<think>\n{drafted}"])
-        assert unfinished is None or all(isinstance(m, Malformed) for m in tuple(unfinished))  # type: ignore[arg-type]
+        assert unfinished is None or all(isinstance(m, MalformedCall) for m in tuple(unfinished))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [n for n in ACTING if DIALECT_OF[n].apart and DIALECT_OF[n].stop])
+@pytest.mark.parametrize(
+    "name", [n for n in ACTING if DIALECT_OF[n].tagged_roles and DIALECT_OF[n].stop_strings]
+)
 def test_who_calls_inside_of_a_thought_is_told(name: str) -> None:
     dialect = DIALECT_OF[name]
-    [told] = dialect.parse([f"<think>\nOr {dialect.write_action(action_of(name, 'who'))}"]) or ()  # type: ignore[misc]
-    assert isinstance(told, Malformed)
+    [told] = dialect.parse([f"<think>\nOr {dialect.render_call(action_of(name, 'who'))}"]) or ()  # type: ignore[misc]
+    assert isinstance(told, MalformedCall)
     assert "write </think> before <" in told.reason
 
 
 def test_autocoa_searches_inside_of_its_thought() -> None:
     turn = "Hm.\n<begin_search> who </end_search>"
-    assert DIALECT_OF["autocoa"].parse([turn]) == (Action("search", {"query": "who"}),)
+    assert DIALECT_OF["autocoa"].parse([turn]) == (ToolCall("search", {"query": "who"}),)
 
 
 @settings(deadline=None)
@@ -137,14 +141,14 @@ def test_autocoa_searches_inside_of_its_thought() -> None:
 def test_toolrl_reads_each_line(arguments: list[dict[str, Any]]) -> None:
     lines = [json.dumps({"name": "f", "parameters": given}) for given in arguments]
     answer = "\n".join(("<tool_call>", *lines, "</tool_call>", "<response> x </response>"))
-    assert calls_in(answer) == tuple(Action("f", given) for given in arguments)
+    assert parse_answer_calls(answer) == tuple(ToolCall("f", given) for given in arguments)
 
 
 @settings(deadline=None)
 @given(text=TEXT)
 def test_a_turn_is_its_thought_its_calls_and_what_is_between(text: str) -> None:
-    turn = read_turn(text)
-    assert len(turn.pieces) == len(turn.calls) + 1
-    assert turn.begin + sum(map(len, turn.pieces)) <= len(text)
-    assert text[turn.begin :].startswith(turn.pieces[0])
-    assert text.endswith(turn.pieces[-1])
+    turn = parse_turn(text)
+    assert len(turn.texts) == len(turn.calls) + 1
+    assert turn.start + sum(map(len, turn.texts)) <= len(text)
+    assert text[turn.start :].startswith(turn.texts[0])
+    assert text.endswith(turn.texts[-1])

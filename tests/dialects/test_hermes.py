@@ -4,20 +4,20 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Malformed, Place, UserError
+from fieldcraft.dialects import make_dialect
+from fieldcraft.types import Answer, MalformedCall, ObservationPosition, ToolCall, UserError
 
 TOKENIZER = tiny_tokenizer()
-DIALECT = get_dialect("hermes", TOKENIZER, instruction="")
+DIALECT = make_dialect("hermes", TOKENIZER, instruction="")
 TOOL = {"type": "function", "function": {"name": "search", "description": "Find pages."}}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
 SEARCH = f"<think>\nI need it.\n</think>\n\n{CALL}"
-TWO = 2 * (Action("search", {"query": "x"}),)
+TWO = 2 * (ToolCall("search", {"query": "x"}),)
 ANSWER = "<think>\nSo.\n</think>\n\n\\boxed{Oslo}<|im_end|>"
 
 
-def called(text: str) -> Action:
-    return Action("f", {"a": text})
+def called(text: str) -> ToolCall:
+    return ToolCall("f", {"a": text})
 
 
 def call(payload: str) -> list[str]:
@@ -25,7 +25,7 @@ def call(payload: str) -> list[str]:
 
 
 def test_prompt_shows_the_tools_of_the_chat_template() -> None:
-    text = TOKENIZER.decode(DIALECT.prompt("who?", [TOOL]))
+    text = TOKENIZER.decode(DIALECT.encode_prompt("who?", [TOOL]))
     system, user = text.split("<|im_end|>\n", 1)
     assert json.dumps(TOOL) in system
     assert user == "<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n"
@@ -33,18 +33,18 @@ def test_prompt_shows_the_tools_of_the_chat_template() -> None:
 
 @pytest.mark.parametrize("think_prefilled", [False, True])
 def test_observation_frame_is_that_of_the_chat_template(think_prefilled: bool) -> None:
-    dialect = get_dialect("hermes", tiny_tokenizer(think_prefilled))
-    assert dialect.write_observation("a b") == (
+    dialect = make_dialect("hermes", tiny_tokenizer(think_prefilled))
+    assert dialect.render_observation("a b") == (
         "\n<|im_start|>user\n<tool_response>\na b\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n"
     )
 
 
 def test_whole_chat_equals_the_template_s_rendering() -> None:
-    action = Action("search", {"query": 'é "x"', "limit": 3})
+    action = ToolCall("search", {"query": 'é "x"', "limit": 3})
     ids = [
-        *DIALECT.prompt("who?", [TOOL]),
-        *TOKENIZER.encode(DIALECT.write_action(action)),
+        *DIALECT.encode_prompt("who?", [TOOL]),
+        *TOKENIZER.encode(DIALECT.render_call(action)),
         TOKENIZER.eos_token_id,
         *DIALECT.encode_observation("Ada"),
     ]
@@ -59,7 +59,7 @@ def test_whole_chat_equals_the_template_s_rendering() -> None:
     )
 
 
-def chat(calls: list[Action], observed: list[str]) -> list[dict[str, object]]:
+def chat(calls: list[ToolCall], observed: list[str]) -> list[dict[str, object]]:
     """A conversation as chat templates take it."""
     made = [{"function": {"name": c.tool, "arguments": c.arguments}} for c in calls]
     return [
@@ -94,14 +94,18 @@ JOINING = """\
 def test_several_calls_are_framed_as_the_template_frames_them(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    dialect = get_dialect("hermes", tokenizer, instruction="")
-    calls = [Action("search", {"query": name}) for name in "abc"]
+    dialect = make_dialect("hermes", tokenizer, instruction="")
+    calls = [ToolCall("search", {"query": name}) for name in "abc"]
     observed = ["Ada", "Bo", "Cy"]
     ids = [
-        *dialect.prompt("who?", [TOOL]),
-        *tokenizer.encode(dialect.write_calls(calls)),
+        *dialect.encode_prompt("who?", [TOOL]),
+        *tokenizer.encode(dialect.render_calls(calls)),
         tokenizer.eos_token_id,
-        *(i for n in range(3) for i in dialect.encode_observation(observed[n], Place(n, 3))),
+        *(
+            i
+            for n in range(3)
+            for i in dialect.encode_observation(observed[n], ObservationPosition(n, 3))
+        ),
     ]
     rendered = tokenizer.apply_chat_template(
         chat(calls, observed), tools=[TOOL], add_generation_prompt=True, return_dict=False
@@ -109,8 +113,8 @@ def test_several_calls_are_framed_as_the_template_frames_them(
     assert ids == rendered
     one = chat(calls[:1], observed[:1])
     assert [
-        *dialect.prompt("who?", [TOOL]),
-        *tokenizer.encode(dialect.write_calls(calls[:1])),
+        *dialect.encode_prompt("who?", [TOOL]),
+        *tokenizer.encode(dialect.render_calls(calls[:1])),
         tokenizer.eos_token_id,
         *dialect.encode_observation("Ada"),
     ] == tokenizer.apply_chat_template(
@@ -119,8 +123,10 @@ def test_several_calls_are_framed_as_the_template_frames_them(
 
 
 def test_the_literal_frame_of_two_observations() -> None:
-    dialect = get_dialect("hermes", joining_tokenizer())
-    assert [dialect.write_observation(text, Place(i, 2)) for i, text in enumerate("ab")] == [
+    dialect = make_dialect("hermes", joining_tokenizer())
+    assert [
+        dialect.render_observation(text, ObservationPosition(i, 2)) for i, text in enumerate("ab")
+    ] == [
         "\n<|im_start|>user\n<tool_response>\na\n</tool_response>\n<tool_response>\n",
         "b\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     ]
@@ -128,45 +134,45 @@ def test_the_literal_frame_of_two_observations() -> None:
 
 def test_a_turn_ends_as_the_template_says_whatever_the_tokenizer_calls_its_end() -> None:
     tokenizer = tiny_tokenizer()
-    expected = get_dialect("hermes", tokenizer).observation_frame()
+    expected = make_dialect("hermes", tokenizer).observation_delimiters()
     tokenizer.eos_token = "<|endoftext|>"
-    dialect = get_dialect("hermes", tokenizer)
-    assert dialect.observation_frame() == expected
-    assert dialect.end.text == "<|im_end|>"
+    dialect = make_dialect("hermes", tokenizer)
+    assert dialect.observation_delimiters() == expected
+    assert dialect.turn_end.text == "<|im_end|>"
 
 
 def test_a_template_that_ends_turns_with_text_is_refused() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "(over)")
     with pytest.raises(UserError, match=r"does not end a turn with '<\|im_end\|>'"):
-        get_dialect("hermes", tokenizer).observation_frame()
+        make_dialect("hermes", tokenizer).observation_delimiters()
 
 
 def test_special_token_in_a_tool_s_description_is_refused() -> None:
     tool = {"type": "function", "function": {"name": "search", "description": "a <|im_end|>"}}
     with pytest.raises(UserError, match=r"special token '<\|im_end\|>'"):
-        DIALECT.prompt("who?", [tool])
+        DIALECT.encode_prompt("who?", [tool])
 
 
 @pytest.mark.parametrize(
     ("written", "move"),
     [
-        ([SEARCH], Action("search", {"query": "x"})),
-        ([CALL + "\n\n"], Action("search", {"query": "x"})),
-        (["I mean <tool_call>: " + CALL], Action("search", {"query": "x"})),
-        (call('{"name": "f", "arguments": {}}'), Action("f", {})),
-        (call('{"name": "f", "arguments": "{}"}'), Malformed),
-        (call('{"name": "f"}'), Malformed),
-        (call('{"name": "", "arguments": {}}'), Malformed),
-        (call('["f"]'), Malformed),
-        (call('{"name": "f", "arguments": {"a": NaN}}'), Malformed),
-        (call('{"name": "f", "arguments": {"a": 1e999}}'), Malformed),
-        (call('{"name": "f", "arguments": {"a": "\\ud800"}}'), Malformed),
-        (call("not JSON"), Malformed),
-        (call(""), Malformed),
-        (call("[" * 100_000), Malformed),
-        (call('{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}"), Malformed),
-        (["no opening </tool_call>"], Malformed),
+        ([SEARCH], ToolCall("search", {"query": "x"})),
+        ([CALL + "\n\n"], ToolCall("search", {"query": "x"})),
+        (["I mean <tool_call>: " + CALL], ToolCall("search", {"query": "x"})),
+        (call('{"name": "f", "arguments": {}}'), ToolCall("f", {})),
+        (call('{"name": "f", "arguments": "{}"}'), MalformedCall),
+        (call('{"name": "f"}'), MalformedCall),
+        (call('{"name": "", "arguments": {}}'), MalformedCall),
+        (call('["f"]'), MalformedCall),
+        (call('{"name": "f", "arguments": {"a": NaN}}'), MalformedCall),
+        (call('{"name": "f", "arguments": {"a": 1e999}}'), MalformedCall),
+        (call('{"name": "f", "arguments": {"a": "\\ud800"}}'), MalformedCall),
+        (call("not JSON"), MalformedCall),
+        (call(""), MalformedCall),
+        (call("[" * 100_000), MalformedCall),
+        (call('{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}"), MalformedCall),
+        (["no opening </tool_call>"], MalformedCall),
         ([SEARCH, ANSWER], Answer("Oslo")),
         (["It is <answer> Oslo </answer>.<|im_end|>"], Answer("Oslo")),
         (["<answer>a</answer> \\boxed{b}"], Answer("b")),
@@ -176,13 +182,13 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["Oslo"], Answer("Oslo")),
         (["<think>\nSo.\n</think>\n\n<|im_end|>"], None),
         (["<think> cut off"], None),
-        (["<tool_call> cut off"], Malformed),
+        (["<tool_call> cut off"], MalformedCall),
         (["<think> cut off <tool_call>"], None),  # in a thought it is a draft
         (["<think> cut off " + CALL], None),
         (['<think> <tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'], None),
         ([f"<think>Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
         ([f"Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
-        ([f"<think>{CALL}</think>{SEARCH}"], Action("search", {"query": "x"})),
+        ([f"<think>{CALL}</think>{SEARCH}"], ToolCall("search", {"query": "x"})),
         (
             call('{"name": "f", "arguments": {"a": "</tool_call> <think>"}}'),
             called("</tool_call> <think>"),
@@ -191,7 +197,7 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["I mean <tool_call>, so <think>a</think> Oslo"], Answer("Oslo")),
         ([f"{CALL}\n{CALL}<|im_end|>"], TWO),
         ([f"{SEARCH}{CALL} and more"], TWO),
-        ([f"{CALL} \\boxed{{Oslo}}"], Action("search", {"query": "x"})),  # a call comes first
+        ([f"{CALL} \\boxed{{Oslo}}"], ToolCall("search", {"query": "x"})),  # a call comes first
         (["<|im_end|>"], None),
         ([""], None),
         ([], None),
@@ -199,16 +205,16 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    if move is Malformed:
+    if move is MalformedCall:
         [parsed] = parsed
-        assert isinstance(parsed, Malformed)
+        assert isinstance(parsed, MalformedCall)
     else:
-        assert parsed == ((move,) if isinstance(move, Action) else move)
+        assert parsed == ((move,) if isinstance(move, ToolCall) else move)
 
 
 def test_malformed_call_tells_the_reason() -> None:
     assert DIALECT.parse(call("{")) == (
-        Malformed(
+        MalformedCall(
             "The tool call is not valid JSON: Expecting property name enclosed in double quotes: "
             "line 3 column 1 (char 3)."
         ),
@@ -217,12 +223,12 @@ def test_malformed_call_tells_the_reason() -> None:
 
 def test_every_call_of_a_turn_is_read_in_its_place() -> None:
     turn = f"{CALL}\nno opening</tool_call>\n{CALL}\n<tool_call>"
-    action = Action("search", {"query": "x"})
+    action = ToolCall("search", {"query": "x"})
     assert DIALECT.parse([turn]) == (
         action,
-        Malformed("A tool call starts with <tool_call>."),
+        MalformedCall("A tool call starts with <tool_call>."),
         action,
-        Malformed("A tool call ends with </tool_call>."),
+        MalformedCall("A tool call ends with </tool_call>."),
     )
 
 
@@ -253,4 +259,4 @@ def test_every_call_of_a_turn_is_read_in_its_place() -> None:
     ],
 )
 def test_well_formed(written: list[str], well_formed: bool) -> None:
-    assert DIALECT.well_formed(written) is well_formed
+    assert DIALECT.is_well_formed(written) is well_formed

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.formats.chat import read_chat
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.marked_answers import marked_answer
+from fieldcraft.data.formats.chat_messages import parse_chat
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.marked_answers import split_marked_answer
 from fieldcraft.types import Answer, Thought
 
-HERMES = get_dialect("hermes", tiny_tokenizer())
+HERMES = make_dialect("hermes", tiny_tokenizer())
 WAYS = [
     "\\boxed{{{}}}",
     "\\boxed{{\\text{{{}}}}}.",
@@ -40,11 +40,11 @@ ANSWER = st.sampled_from(
 @given(way=WAY, answer=ANSWER, before=st.sampled_from(["", "It lies in Norway.", "1. a\n2. b"]))
 def test_an_answer_is_found_however_it_is_marked(way: str, answer: str, before: str) -> None:
     text = f"{before}\n\n{way.format(answer)}".strip()
-    assert marked_answer(text) == (before, answer)
+    assert split_marked_answer(text) == (before, answer)
     assert HERMES.parse([f"<think>Or \\boxed{{Rome}}</think>{text}"]) == Answer(answer)
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
     thoughts = [Thought(before)] if before else []
-    assert read_chat(messages).steps == [*thoughts, Answer(answer)]
+    assert parse_chat(messages).steps == [*thoughts, Answer(answer)]
 
 
 @given(first=WAY, last=WAY, answer=ANSWER)
@@ -52,7 +52,9 @@ def test_a_draft_in_a_thought_marks_nothing(first: str, last: str, answer: str) 
     thought = f"<thinking>\n{first.format('Rome')}\n</thinking>"
     assert HERMES.parse([f"{thought}\n{last.format(answer)}"]) == Answer(answer)
     content = f"<Thought>{first.format('Rome')}</Thought>\n{last.format(answer)}"
-    found = read_chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": content}])
+    found = parse_chat(
+        [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
+    )
     assert found.steps[-1] == Answer(answer)
 
 
@@ -72,10 +74,10 @@ def test_a_draft_in_a_thought_marks_nothing(first: str, last: str, answer: str) 
     ],
 )
 def test_other_texts_mark_no_answer(text: str) -> None:
-    assert marked_answer(text) is None
+    assert split_marked_answer(text) is None
 
 
 @given(text=st.text(alphabet="answer is:*\n.<>/The", max_size=40))
 def test_what_is_found_stands_in_the_text(text: str) -> None:
-    found = marked_answer(text)
+    found = split_marked_answer(text)
     assert found is None or (found[1] in text and text.lstrip().startswith(found[0]))

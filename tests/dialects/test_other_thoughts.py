@@ -6,15 +6,19 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.dialects.chat import Chat
-from fieldcraft.dialects.thoughts import after_other_thoughts, reasoning_and_reply, without_drafts
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.dialects.thought_parser import (
+    split_reasoning,
+    strip_draft_thoughts,
+    strip_foreign_thoughts,
+)
 from fieldcraft.types import Answer
 
 TOKENIZER = tiny_tokenizer()
 NAMES = sorted({*ACTING, "toolrl"})
-DIALECT_OF = {name: get_dialect(name, TOKENIZER, instruction="") for name in NAMES}
+DIALECT_OF = {name: make_dialect(name, TOKENIZER, instruction="") for name in NAMES}
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
 FORMS = [
     *((f"<{tag}>", f"</{tag}>") for tag in ("thinking", "thought", "Thought", "reasoning")),
@@ -37,7 +41,7 @@ def test_the_answer_stands_behind_the_thought(name, form, draft, gap, times):
     dialect = DIALECT_OF[name]
     opening, closing = form
     thought = f"{opening}{gap}So {draft}{gap}{closing}{gap}" * times
-    written = dialect.write_answer("Oslo")
+    written = dialect.render_answer("Oslo")
     prefilled = thought.removeprefix(opening)
     assert dialect.parse([thought + written]) == Answer("Oslo")
     if times == 1:
@@ -56,8 +60,8 @@ def test_a_thought_that_never_ends_says_nothing(name, form, draft, gap):
 def test_a_draft_further_on_is_no_answer(form, draft, gap, ends):
     thought = f"{form[0]}{gap}{draft}{gap}{form[1] if ends else ''}"
     parse = DIALECT_OF["hermes"].parse
-    assert last_box(f"It is. {thought}") is None
-    assert "Rome" not in without_drafts(f"It is. {thought} So")
+    assert find_last_boxed(f"It is. {thought}") is None
+    assert "Rome" not in strip_draft_thoughts(f"It is. {thought} So")
     assert parse([f"Hm. {thought}"]) == Answer("Hm.") or ends
     assert parse([f"Hm. \\boxed{{Oslo}} {thought}"]) == Answer("Oslo")
     if ends:
@@ -66,20 +70,20 @@ def test_a_draft_further_on_is_no_answer(form, draft, gap, ends):
 
 @given(form=form, text=st.sampled_from(["7", "x y", "<b>7</b>"]), gap=gap)
 def test_a_chat_says_what_follows_its_thought(form, text, gap):
-    chat = Chat(DIALECT_OF["hermes"])
+    chat = ChatRenderer(DIALECT_OF["hermes"])
     thought = f"{form[0]}{gap}Or \\boxed{{8}}{gap}{form[1]}{gap}"
-    assert chat.action(thought + text) == text
-    assert chat.action(f"{form[0]}{gap}{text}") == ""
-    reasoning, reply = reasoning_and_reply(thought + text)
+    assert chat.strip_turn(thought + text) == text
+    assert chat.strip_turn(f"{form[0]}{gap}{text}") == ""
+    reasoning, reply = split_reasoning(thought + text)
     assert "8" in reasoning
     assert reply.strip() == text
 
 
 @given(text=st.text(alphabet="<>/[]|thinkTHINK \u25c1\u25b7"), form=form)
 def test_any_text_has_an_end_of_its_thoughts(text, form):
-    rest = after_other_thoughts(text)
+    rest = strip_foreign_thoughts(text)
     assert rest is None or text.endswith(rest)
-    assert after_other_thoughts(f"{form[0]}{text}") is None or form[1][:3] in text
+    assert strip_foreign_thoughts(f"{form[0]}{text}") is None or form[1][:3] in text
 
 
 @given(form=form)
@@ -87,7 +91,7 @@ def test_any_text_has_an_end_of_its_thoughts(text, form):
 def test_a_mark_in_a_call_ends_no_thought(name, form):
     dialect = DIALECT_OF[name]
     action = action_of(name, f"x {form[1]} y")
-    assert dialect.parse([dialect.write_action(action)]) == (action,)
+    assert dialect.parse([dialect.render_call(action)]) == (action,)
 
 
 @pytest.mark.parametrize(
@@ -96,5 +100,5 @@ def test_a_mark_in_a_call_ends_no_thought(name, form):
 def test_long_texts_are_read_in_their_length(sign):
     """A quadratic pattern takes minutes here."""
     text = sign * 100_000
-    assert len(without_drafts(text)) <= len(text)
-    after_other_thoughts(text[:20_000])
+    assert len(strip_draft_thoughts(text)) <= len(text)
+    strip_foreign_thoughts(text[:20_000])

@@ -12,12 +12,21 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from families import FAMILIES, IM, Family, chatml
-from fieldcraft.dialects import round_trip_problems
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.dialects.hermes import Hermes
-from fieldcraft.dialects.tool_prompts import describe_tools, own_frame
+from fieldcraft.dialects import check_round_trip
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.dialects.hermes import HermesDialect
+from fieldcraft.dialects.tool_prompts import describe_tools, make_fallback_delimiters
 from fieldcraft.dialects.turn_end import find_turn_end
-from fieldcraft.types import Action, Answer, Author, Observation, Place, Step, Task, Thought
+from fieldcraft.types import (
+    Answer,
+    Author,
+    DemoStep,
+    Observation,
+    ObservationPosition,
+    Task,
+    Thought,
+    ToolCall,
+)
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {
@@ -26,26 +35,26 @@ FUNCTION = {
     "parameters": PARAMETERS,
 }
 TOOL = {"type": "function", "function": FUNCTION}
-CALL = Action("population", {"city": "Turin"})
+CALL = ToolCall("population", {"city": "Turin"})
 TASK = Task("t", "How many live in Turin?", ("850",))
-SHOWN: list[Step] = [Thought("I ask."), CALL, Observation("850 <|im_end|></s>"), Answer("850")]
+SHOWN: list[DemoStep] = [Thought("I ask."), CALL, Observation("850 <|im_end|></s>"), Answer("850")]
 BASE = replace(FAMILIES["smollm2"], template="")
 EVERY = pytest.mark.parametrize("family", [*FAMILIES.values(), BASE], ids=[*FAMILIES, "base"])
 
 
-def speak(family: Family, **settings: Any) -> Hermes:
+def speak(family: Family, **settings: Any) -> HermesDialect:
     tokenizer = family.tokenizer()
     if not family.template:
         tokenizer.chat_template = None
-    return Hermes(tokenizer, ends=family.ends(tokenizer), **settings)
+    return HermesDialect(tokenizer, eos_ids=family.ends(tokenizer), **settings)
 
 
-def with_template(template: str) -> Hermes:
+def with_template(template: str) -> HermesDialect:
     return speak(Family(template, IM, "<|im_end|>", ("<|im_end|>",), "<|im_end|>"))
 
 
-def prompt(dialect: Hermes, tools: Sequence[dict[str, Any]] = (TOOL,)) -> str:
-    return dialect.tokenizer.decode(dialect.prompt(TASK.question, tools))
+def prompt(dialect: HermesDialect, tools: Sequence[dict[str, Any]] = (TOOL,)) -> str:
+    return dialect.tokenizer.decode(dialect.encode_prompt(TASK.question, tools))
 
 
 SYSTEM = f"""\
@@ -70,7 +79,7 @@ def test_smollm2_reads_its_tools_in_the_system_message() -> None:
 
 
 def test_a_system_prompt_of_the_recipe_stands_before_the_tools() -> None:
-    dialect = speak(FAMILIES["smollm2"], instruction="", system="You help.")
+    dialect = speak(FAMILIES["smollm2"], instruction="", system_prompt="You help.")
     assert prompt(dialect) == SYSTEM.replace("You can", "You help.\n\nYou can", 1) + USER
 
 
@@ -111,16 +120,16 @@ def test_a_turn_with_its_results_is_what_the_template_writes(family: Family) -> 
     """The end of the turn once, then the template's own words, with the result as a message."""
     dialect = speak(family)
     if dialect.tokenizer.chat_template is None:
-        written = dialect.write_observation("850")
+        written = dialect.render_observation("850")
         assert written == "\n<tool_response>\n850\n</tool_response>\n"
         return
-    turn = dialect.write_calls([CALL])
+    turn = dialect.render_calls([CALL])
     asked = {"role": "user", "content": "Who?"}
     called = {"role": "assistant", "content": turn}
     result = {"role": "user", "content": "<tool_response>\n850\n</tool_response>"}
-    text = dialect.render([asked, called, result])
+    text = dialect.render_conversation([asked, called, result])
     _, _, behind = text.rpartition(turn)
-    assert dialect.end.text + dialect.write_observation("850") == dialect.without_think(
+    assert dialect.turn_end.text + dialect.render_observation("850") == dialect.strip_think_prefill(
         behind.lstrip()
     )
 
@@ -128,8 +137,10 @@ def test_a_turn_with_its_results_is_what_the_template_writes(family: Family) -> 
 @EVERY
 def test_several_results_stand_in_one_message(family: Family) -> None:
     dialect = speak(family)
-    first, second = (dialect.write_observation(text, Place(i, 2)) for i, text in enumerate("ab"))
-    assert first + second == dialect.write_observation("a\n</tool_response>\n<tool_response>\nb")
+    first, second = (
+        dialect.render_observation(text, ObservationPosition(i, 2)) for i, text in enumerate("ab")
+    )
+    assert first + second == dialect.render_observation("a\n</tool_response>\n<tool_response>\nb")
 
 
 NAMES_TOOLS = "{% if m.role == 'tool' %}{{ '<|im_start|>tool\n' + m.content + '<|im_end|>\n' }}"
@@ -141,8 +152,10 @@ def test_a_template_that_has_the_role_of_tools_gets_results_in_it() -> None:
     one, two = (
         f"<|im_start|>tool\n<tool_response>\n{text}\n</tool_response><|im_end|>\n" for text in "ab"
     )
-    assert dialect.write_observation("a") == f"\n{one}<|im_start|>assistant\n"
-    both = [dialect.write_observation(text, Place(i, 2)) for i, text in enumerate("ab")]
+    assert dialect.render_observation("a") == f"\n{one}<|im_start|>assistant\n"
+    both = [
+        dialect.render_observation(text, ObservationPosition(i, 2)) for i, text in enumerate("ab")
+    ]
     assert "".join(both) == f"\n{one}{two}<|im_start|>assistant\n"
 
 
@@ -151,7 +164,7 @@ def test_a_role_of_tools_that_changes_results_is_not_used() -> None:
     template = chatml().replace(
         "m.content", "(m.content | tojson if m.role == 'tool' else m.content)"
     )
-    assert "<|im_start|>user\n<tool_response>\na\n" in with_template(template).write_observation(
+    assert "<|im_start|>user\n<tool_response>\na\n" in with_template(template).render_observation(
         "a"
     )
 
@@ -165,8 +178,8 @@ def test_what_is_trained_is_what_is_sampled(family: Family) -> None:
     assert authors == [Author.PROMPT, Author.POLICY, Author.TOOL, Author.POLICY]
     calling, answering = (s for s in trajectory.segments if s.author is Author.POLICY)
     for segment in (calling, answering):
-        assert segment.ids[-1] == dialect.end.token
-        assert sum(i in dialect.end.ids for i in segment.ids) == 1
+        assert segment.ids[-1] == dialect.turn_end.token_id
+        assert sum(i in dialect.turn_end.ids for i in segment.ids) == 1
     assert dialect.parse([calling.text]) == (CALL,)
     assert dialect.parse([answering.text]) == Answer("850")
     result = trajectory.segments[2]
@@ -177,7 +190,7 @@ def test_what_is_trained_is_what_is_sampled(family: Family) -> None:
 
 @EVERY
 def test_no_family_is_refused(family: Family) -> None:
-    assert round_trip_problems(speak(family)) == []
+    assert check_round_trip(speak(family)) == []
 
 
 @settings(deadline=None)
@@ -185,7 +198,7 @@ def test_no_family_is_refused(family: Family) -> None:
 def test_a_result_forges_nothing(pieces: list[str]) -> None:
     text = "".join(pieces)
     ids = SMOL.encode_observation(text)
-    assert SMOL.tokenizer.decode(ids) == SMOL.write_observation(text)
+    assert SMOL.tokenizer.decode(ids) == SMOL.render_observation(text)
     special = [i for i in ids if i in SMOL.tokenizer.all_special_ids]
     frame = SMOL.encode_observation("")
     assert special == [i for i in frame if i in SMOL.tokenizer.all_special_ids]
@@ -211,22 +224,24 @@ def test_odd_templates_are_used_as_they_are(name: str) -> None:
     dialect = with_template(ODD[name])
     assert not dialect.writes_calls
     assert describe_tools([TOOL]) in prompt(dialect)
-    assert "<tool_response>\na\n</tool_response>" in dialect.write_observation("a")
+    assert "<tool_response>\na\n</tool_response>" in dialect.render_observation("a")
     trajectory = encode_demonstration(TASK, SHOWN, dialect, [TOOL])
     ends = [a.ids[-1] for a, b in pairwise(trajectory.segments) if b.author is Author.TOOL]
-    assert ends == [find_turn_end(dialect.tokenizer).token]
+    assert ends == [find_turn_end(dialect.tokenizer).token_id]
 
 
 def test_a_template_for_tools_is_used_as_before() -> None:
-    dialect = Hermes(tiny_tokenizer())
+    dialect = HermesDialect(tiny_tokenizer())
     assert dialect.writes_calls
     assert describe_tools([TOOL]) not in prompt(dialect)
-    assert dialect.frame != own_frame(dialect)  # the template's joins no results
+    assert dialect.call_delimiters != make_fallback_delimiters(
+        dialect
+    )  # the template's joins no results
 
 
 def test_a_template_of_several_names_is_asked_for_the_one_with_tools() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = {"default": chatml(), "tool_use": tokenizer.chat_template}
-    dialect = Hermes(tokenizer)
+    dialect = HermesDialect(tokenizer)
     assert dialect.writes_calls
     assert json.dumps(TOOL) in prompt(dialect)

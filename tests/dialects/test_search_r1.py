@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Malformed
+from fieldcraft.dialects import make_dialect
+from fieldcraft.types import Answer, MalformedCall, ToolCall
 
-DIALECT = get_dialect("search-r1", tiny_tokenizer(), instruction="")
+DIALECT = make_dialect("search-r1", tiny_tokenizer(), instruction="")
 SEARCH = "<think> I need it. </think>\n<search> capital of Norway </search>"
 ANSWER = "<think> So. </think>\n<answer> Oslo </answer>"
 
@@ -15,21 +15,21 @@ ANSWER = "<think> So. </think>\n<answer> Oslo </answer>"
 @pytest.mark.parametrize("think_prefilled", [False, True])
 def test_the_policy_opens_its_thinking_itself(think_prefilled: bool) -> None:
     tokenizer = tiny_tokenizer(think_prefilled)
-    prompt = get_dialect("search-r1", tokenizer, instruction="").prompt("who?", [])
+    prompt = make_dialect("search-r1", tokenizer, instruction="").encode_prompt("who?", [])
     assert tokenizer.decode(prompt) == ("<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize(
     ("written", "move"),
     [
-        ([SEARCH], Action("search", {"query": "capital of Norway"})),
-        ([SEARCH + ".\n"], Action("search", {"query": "capital of Norway"})),
+        ([SEARCH], ToolCall("search", {"query": "capital of Norway"})),
+        ([SEARCH + ".\n"], ToolCall("search", {"query": "capital of Norway"})),
         ([SEARCH, ANSWER], Answer("Oslo")),
         ([ANSWER + "\n"], Answer("Oslo")),
         (["<answer> a </answer> <search> b </search>"], Answer("a")),
-        (["<search> b </search> <answer> a </answer>"], Action("search", {"query": "b"})),
-        (["<search> </search>"], Malformed),
-        (["x </search>"], Malformed),
+        (["<search> b </search> <answer> a </answer>"], ToolCall("search", {"query": "b"})),
+        (["<search> </search>"], MalformedCall),
+        (["x </search>"], MalformedCall),
         (["<answer> </answer>"], None),
         (["x </answer>"], None),
         (["<answer> cut off"], None),
@@ -41,11 +41,11 @@ def test_the_policy_opens_its_thinking_itself(think_prefilled: bool) -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    if move is Malformed:
+    if move is MalformedCall:
         [parsed] = parsed
-        assert isinstance(parsed, Malformed)
+        assert isinstance(parsed, MalformedCall)
     else:
-        assert parsed == ((move,) if isinstance(move, Action) else move)
+        assert parsed == ((move,) if isinstance(move, ToolCall) else move)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_parse(written: list[str], move: object) -> None:
     ],
 )
 def test_well_formed(written: list[str], well_formed: bool) -> None:
-    assert DIALECT.well_formed(written) is well_formed
+    assert DIALECT.is_well_formed(written) is well_formed
 
 
 def test_observation_block() -> None:
-    assert DIALECT.write_observation("a b") == "\n\n<information>a b</information>\n\n"
+    assert DIALECT.render_observation("a b") == "\n\n<information>a b</information>\n\n"
 
 
 def test_real_trajectories_of_search_r1(shared: Path) -> None:
@@ -89,15 +89,15 @@ def test_real_trajectories_of_search_r1(shared: Path) -> None:
     ]
     assert [[DIALECT.parse([turn]) for turn in written] for written in turns] == [
         [
-            (Action("search", {"query": "Paul Walker's cars in Fast and Furious"}),),
-            (Action("search", {"query": "list of cars paul walker drove in Fast and Furious"}),),
+            (ToolCall("search", {"query": "Paul Walker's cars in Fast and Furious"}),),
+            (ToolCall("search", {"query": "list of cars paul walker drove in Fast and Furious"}),),
             Answer("Charger"),
         ],
         [
-            (Action("search", {"query": "origin of heart's electrical impulses"}),),
+            (ToolCall("search", {"query": "origin of heart's electrical impulses"}),),
             Answer("sinoatrial (SA) node"),
         ],
     ]
-    assert [DIALECT.well_formed(written) for written in turns] == [False, False]
+    assert [DIALECT.is_well_formed(written) for written in turns] == [False, False]
     fixed = [turns[1][0], turns[1][1].replace("From", "<think> From", 1)]
-    assert DIALECT.well_formed(fixed)
+    assert DIALECT.is_well_formed(fixed)

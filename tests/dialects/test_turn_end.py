@@ -9,17 +9,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import FAMILIES, Family
-from fieldcraft.config.sections import DATE, Limits
-from fieldcraft.dialects import BaseDialect, get_dialect
-from fieldcraft.dialects.chat import Chat
-from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.config.sections import DEFAULT_DATE, BudgetConfig
+from fieldcraft.dialects import BaseDialect, make_dialect
+from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Answer, Completion, StopReason, Task, Thought, UserError
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.types import Answer, Task, Thought, UserError
 
 QUESTION = "Where is the film from?"
 TASK = Task("t", QUESTION, ("Northport",))
@@ -30,7 +30,7 @@ ANSWERS = ("autocoa", "torl", "hermes", "retool")
 
 def speak(family: Family, dialect: str = "search-r1") -> BaseDialect:
     tokenizer = family.tokenizer()
-    return get_dialect(dialect, tokenizer, "", ends=family.ends(tokenizer))
+    return make_dialect(dialect, tokenizer, "", eos_ids=family.ends(tokenizer))
 
 
 @EVERY
@@ -45,28 +45,30 @@ def test_the_prompt_is_that_of_the_chat_template(family: Family) -> None:
         "</think>",
     ):  # a dialect opens its own thoughts
         rendered = rendered.removesuffix(opened)
-    written = dialect.tokenizer.decode(dialect.prompt(QUESTION, []))
+    written = dialect.tokenizer.decode(dialect.encode_prompt(QUESTION, []))
     assert written.removesuffix("<think>\n") == rendered
     ids = dialect.tokenizer.encode(written, add_special_tokens=False)
-    assert dialect.prompt(QUESTION, []) == ids
+    assert dialect.encode_prompt(QUESTION, []) == ids
 
 
 @EVERY
 def test_the_end_is_the_template_s_own_and_any_stop_ends_a_turn(family: Family) -> None:
     dialect = speak(family)
-    assert dialect.end.text == family.end
-    assert set(dialect.end.texts) == {*family.stops, family.eos, family.end}
-    assert {dialect.tokenizer.decode([i]) for i in dialect.end.ids} == set(dialect.end.texts)
+    assert dialect.turn_end.text == family.end
+    assert set(dialect.turn_end.texts) == {*family.stops, family.eos, family.end}
+    assert {dialect.tokenizer.decode([i]) for i in dialect.turn_end.ids} == set(
+        dialect.turn_end.texts
+    )
 
 
-class Says:
+class OneTextEngine:
     """An engine that writes one text and ends it with a token."""
 
     def __init__(self, dialect: BaseDialect, text: str, end: int) -> None:
         self.tokenizer = dialect.tokenizer
         self.ids = [*self.tokenizer.encode(text, add_special_tokens=False), end]
 
-    async def generate(self, ids: list[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(self, ids: list[int], sampling: SamplingParams, session: str) -> Completion:
         text = self.tokenizer.decode(self.ids)
         return Completion(self.ids, [0.0] * len(self.ids), text, StopReason.EOS)
 
@@ -80,11 +82,11 @@ def test_a_right_answer_that_ended_by_itself_scores_1_whatever_ended_it(
     family: Family, name: str
 ) -> None:
     dialect = speak(family, name)
-    text = dialect.write_thought("So it is.") + dialect.write_answer("Northport")
-    for end in sorted(dialect.end.ids):
-        policy = Policy(engine=Says(dialect, text, end))
-        env = ToolEnvironment(dialect, [], Limits())
-        found = asyncio.run(rollout(TASK, policy, env, "key"))
+    text = dialect.render_thought("So it is.") + dialect.render_answer("Northport")
+    for end in sorted(dialect.turn_end.ids):
+        policy = Policy(engine=OneTextEngine(dialect, text, end))
+        env = ToolEnvironment(dialect, [], BudgetConfig())
+        found = asyncio.run(run_rollout(TASK, policy, env, "key"))
         assert found.answer == "Northport"
         assert found.well_formed
         assert ExactMatch()([found]) == [1]
@@ -107,16 +109,19 @@ def test_the_engine_stops_after_every_end(family: Family) -> None:
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 128}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **heads)).eval()
     model.generation_config.eos_token_id = list(family.ends(tokenizer))
-    engine, sampling = LocalEngine(model, tokenizer, max_rows=64), Sampling(64, temperature=3.0)
+    engine, sampling = (
+        LocalEngine(model, tokenizer, max_rows=64),
+        SamplingParams(64, temperature=3.0),
+    )
 
     async def turns() -> list[Completion]:
         calls = (engine.generate([1], replace(sampling, seed=i), f"{i}") for i in range(64))
         return await asyncio.gather(*calls)
 
-    seen, ends = set(), speak(family).end.ids
+    seen, ends = set(), speak(family).turn_end.ids
     for done in asyncio.run(turns()):
         assert not set(done.ids[:-1]) & ends
-        seen |= {done.ids[-1]} if done.reason is StopReason.EOS else set()
+        seen |= {done.ids[-1]} if done.stop_reason is StopReason.EOS else set()
     assert seen == ends
 
 
@@ -131,11 +136,11 @@ def test_a_reply_follows_the_end_as_the_template_writes_it(family: Family) -> No
     rendered = dialect.tokenizer.apply_chat_template(
         talk, add_generation_prompt=True, tokenize=False
     )
-    chat = Chat(dialect)
-    reply = chat.write_reply("Are you sure?")
+    chat = ChatRenderer(dialect)
+    reply = chat.render_reply("Are you sure?")
     for opened in ("<think>\n\n</think>\n\n", "<think>\n", "</think>"):
         rendered = rendered.removesuffix(opened)
-    assert rendered.endswith("Northport" + dialect.end.text + reply)
+    assert rendered.endswith("Northport" + dialect.turn_end.text + reply)
 
 
 def test_a_tokenizer_where_nothing_ends_is_refused() -> None:
@@ -144,15 +149,15 @@ def test_a_tokenizer_where_nothing_ends_is_refused() -> None:
     tokenizer.eos_token = None
     with pytest.raises(UserError, match="no end-of-sequence token; set its eos_token"):
         find_turn_end(tokenizer)
-    assert find_turn_end(tokenizer, [0]).token == 0
+    assert find_turn_end(tokenizer, [0]).token_id == 0
 
 
 def test_the_date_of_a_template_is_the_recipe_s_and_not_the_clock_s() -> None:
     tokenizer = FAMILIES["llama 3"].tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: " + tokenizer.chat_template
-    for day, written in ((DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
-        dialect = get_dialect("search-r1", tokenizer, "", day=day)
-        assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith(written)
+    for day, written in ((DEFAULT_DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
+        dialect = make_dialect("search-r1", tokenizer, "", prompt_date=day)
+        assert tokenizer.decode(dialect.encode_prompt(QUESTION, [])).startswith(written)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +172,15 @@ def test_a_template_that_reaches_the_clock_otherwise_is_refused(asked: str) -> N
     tokenizer = FAMILIES["llama 3"].tokenizer()
     tokenizer.chat_template = asked + tokenizer.chat_template
     with pytest.raises(UserError, match="reads the clock"):
-        get_dialect("search-r1", tokenizer, "").prompt(QUESTION, [])
+        make_dialect("search-r1", tokenizer, "").encode_prompt(QUESTION, [])
 
 
 def test_a_template_may_ask_whether_there_is_a_clock() -> None:
     tokenizer = FAMILIES["llama 3"].tokenizer()
     asked = '{% if strftime_now is defined %}{{ strftime_now("It\'s %Y") }}{% endif %}'
     tokenizer.chat_template = asked + tokenizer.chat_template
-    dialect = get_dialect("search-r1", tokenizer, "")
-    assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith("It's 2024")
+    dialect = make_dialect("search-r1", tokenizer, "")
+    assert tokenizer.decode(dialect.encode_prompt(QUESTION, [])).startswith("It's 2024")
 
 
 CHANNELS = """{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}\

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from chat_server import answering, completion
-from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Usage
+from fieldcraft.endpoints.openai import ChatClient, ChatRequestError, TokenUsage
 from fieldcraft.sampling import Truncation
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 from virtual_time import ROUNDS, Clock
 
@@ -48,8 +48,8 @@ def no_key(monkeypatch):
 def test_a_request_and_its_reply(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     app, got = answering(completion("hi", reasoning_content="so"), completion(reasoning="hm"))
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1/", "m", prices=(1.0, 4.0))
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1/", "m", prices=(1.0, 4.0))
         [first] = ask(endpoint, stop=["</a>"], seed=7, temperature=0.5)
         [second] = ask(endpoint)
     assert got == [
@@ -70,40 +70,40 @@ def test_a_request_and_its_reply(monkeypatch):
             "max_tokens": 5,
         },
     ]
-    assert (first.text, first.reasoning, first.finish) == ("hi", "so", "stop")
+    assert (first.text, first.reasoning, first.finish_reason) == ("hi", "so", "stop")
     assert second.reasoning == "hm"
     # (10 x 1 + 2 x 4) / a million, twice
-    assert first.usage == Usage(10, 2, pytest.approx(18e-6))
-    assert endpoint.usage == Usage(20, 4, pytest.approx(36e-6))
-    assert endpoint.cached == 0
+    assert first.usage == TokenUsage(10, 2, pytest.approx(18e-6))
+    assert endpoint.usage == TokenUsage(20, 4, pytest.approx(36e-6))
+    assert endpoint.cached_replies == 0
 
 
 def test_without_prices_there_is_no_cost():
-    assert Usage(1, 2, 0.5) + Usage(3, 4, 0.25) == Usage(4, 6, 0.75)
-    assert Usage(1, 2, 0.5) + Usage(3, 4, None) == Usage(4, 6, None)
-    with serving(answering(completion())[0]) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m")
+    assert TokenUsage(1, 2, 0.5) + TokenUsage(3, 4, 0.25) == TokenUsage(4, 6, 0.75)
+    assert TokenUsage(1, 2, 0.5) + TokenUsage(3, 4, None) == TokenUsage(4, 6, None)
+    with serve_in_thread(answering(completion())[0]) as url:
+        endpoint = ChatClient(f"{url}/v1", "m")
         ask(endpoint, times=2)
-    assert endpoint.usage == Usage(20, 4, None)
+    assert endpoint.usage == TokenUsage(20, 4, None)
 
 
 def test_a_reply_may_lack_everything_but_a_message():
     bare = JSONResponse({"choices": [{"message": {"role": "assistant", "content": None}}]})
-    with serving(answering(bare)[0]) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m")
+    with serve_in_thread(answering(bare)[0]) as url:
+        endpoint = ChatClient(f"{url}/v1", "m")
         [reply] = ask(endpoint)
-    assert (reply.text, reply.reasoning, reply.finish) == ("", "", "")
-    assert reply.usage == endpoint.usage == Usage(0, 0, None)
+    assert (reply.text, reply.reasoning, reply.finish_reason) == ("", "", "")
+    assert reply.usage == endpoint.usage == TokenUsage(0, 0, None)
 
 
 def test_openai_itself_is_given_its_new_name_of_the_limit(monkeypatch):
     app, got = answering(completion())
     real = openai.AsyncOpenAI
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         monkeypatch.setattr(
             openai, "AsyncOpenAI", lambda **s: real(**s | {"base_url": f"{url}/v1"})
         )
-        ask(ChatEndpoint("https://api.openai.com/v1", "m"))
+        ask(ChatClient("https://api.openai.com/v1", "m"))
     assert got[0]["max_completion_tokens"] == 5
     assert "max_tokens" not in got[0]
 
@@ -111,47 +111,53 @@ def test_openai_itself_is_given_its_new_name_of_the_limit(monkeypatch):
 def test_limits_are_sent_where_they_are_understood():
     app, got = answering(completion())
     cut = Truncation(top_k=20, top_p=0.9, min_p=0.1)
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m")
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1", "m")
         asyncio.run(endpoint.chat([], max_tokens=5, temperature=1.0, truncation=cut))
         asyncio.run(endpoint.chat([], max_tokens=5, temperature=1.0))
-        asyncio.run(endpoint.check(cut))
+        asyncio.run(endpoint.require_available(cut))
     keys = ("top_k", "top_p", "min_p")
     assert [{k: r[k] for k in keys if k in r} for r in got] == [asdict(cut), {}, asdict(cut)]
-    openai_itself = ChatEndpoint("https://api.openai.com/v1", "m")
-    with pytest.raises(UserError, match="take no top_k"):
+    openai_itself = ChatClient("https://api.openai.com/v1", "m")
+    with pytest.raises(UserError, match="do not support top_k"):
         asyncio.run(openai_itself.chat([], max_tokens=5, truncation=cut))
 
 
 @pytest.mark.parametrize("header", [{"retry-after": "0.01"}, AT_ONCE])
 def test_a_busy_server_is_asked_again_when_it_says_so(header):
     app, got = answering(PlainTextResponse("slower", 429, headers=header), BUSY, completion())
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", retries=2)
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", retries=2)
         assert ask(endpoint)[0].text == "hi"
     assert len(got) == 3
-    assert endpoint.usage == Usage(10, 2, None)
+    assert endpoint.usage == TokenUsage(10, 2, None)
 
 
 def test_a_server_that_stays_busy_is_given_up():
     app, got = answering(BUSY)
-    with serving(app) as url, pytest.raises(EndpointError, match=r"^status 500 \(overloaded\)$"):
-        ask(ChatEndpoint(f"{url}/v1", "m", retries=2))
+    with (
+        serve_in_thread(app) as url,
+        pytest.raises(ChatRequestError, match=r"^status 500 \(overloaded\)$"),
+    ):
+        ask(ChatClient(f"{url}/v1", "m", retries=2))
     assert len(got) == 3
 
 
 def test_a_refusal_is_not_repeated():
     app, got = answering(JSONResponse({"error": {"message": "too long"}}, 400))
-    with serving(app) as url, pytest.raises(EndpointError, match=r"status 400 .*too long"):
-        ask(ChatEndpoint(f"{url}/v1", "m"))
+    with (
+        serve_in_thread(app) as url,
+        pytest.raises(ChatRequestError, match=r"status 400 .*too long"),
+    ):
+        ask(ChatClient(f"{url}/v1", "m"))
     assert len(got) == 1
 
 
 def test_a_server_that_hangs_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts, and never answers
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        endpoint = ChatEndpoint(url, "m", timeout_seconds=0.2, retries=0)
-        with pytest.raises(EndpointError, match=r"^no answer within 0\.2 s$"):
+        endpoint = ChatClient(url, "m", timeout_seconds=0.2, retries=0)
+        with pytest.raises(ChatRequestError, match=r"^no answer within 0\.2 s$"):
             ask(endpoint)
 
 
@@ -167,14 +173,16 @@ def test_a_server_that_hangs_is_given_up():
     ],
 )
 def test_garbage_is_told_apart_from_an_answer(garbage, tmp_path):
-    with serving(answering(garbage, completion())[0]) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", cache=tmp_path / "replies")
-        with pytest.raises(EndpointError, match=r"^the answer is no chat completion \(.+\)$"):
+    with serve_in_thread(answering(garbage, completion())[0]) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", cache=tmp_path / "replies")
+        with pytest.raises(
+            ChatRequestError, match=r"^the response is not a chat completion \(.+\)$"
+        ):
             ask(endpoint)
         assert ask(endpoint)[0].text == "hi"  # what failed is not kept
 
 
-def whole(error):
+def format_error(error):
     """Everything that a log could show of an error."""
     return repr(error) + "".join(traceback.format_exception(error))
 
@@ -184,15 +192,15 @@ def test_the_key_is_never_repeated(status, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("MY_KEY", KEY)
     caplog.set_level("DEBUG")
     echo = JSONResponse({"error": {"message": f"what is {KEY}?"}}, status)
-    with serving(answering(echo)[0]) as url:
-        endpoint = ChatEndpoint(
+    with serve_in_thread(answering(echo)[0]) as url:
+        endpoint = ChatClient(
             f"{url}/v1", "m", api_key_env="MY_KEY", retries=0, cache=tmp_path / "replies"
         )
-        with pytest.raises(EndpointError, match=r"what is \*\*\*\?") as failed:
+        with pytest.raises(ChatRequestError, match=r"what is \*\*\*\?") as failed:
             ask(endpoint)
         with pytest.raises(UserError, match=r"what is \*\*\*\?") as refused:
-            asyncio.run(endpoint.check())
-    shown = whole(failed.value) + whole(refused.value) + caplog.text + repr(endpoint)
+            asyncio.run(endpoint.require_available())
+    shown = format_error(failed.value) + format_error(refused.value) + caplog.text + repr(endpoint)
     assert KEY not in shown
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
@@ -202,26 +210,26 @@ def test_a_wrong_key_is_told_apart_from_none(key, monkeypatch):
     if key:
         monkeypatch.setenv("OPENAI_API_KEY", key)
     state = "is refused" if key else "is not set"
-    with serving(answering(PlainTextResponse("no", 401))[0]) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m")
+    with serve_in_thread(answering(PlainTextResponse("no", 401))[0]) as url:
+        endpoint = ChatClient(f"{url}/v1", "m")
         with pytest.raises(
             UserError, match=rf"'m' does not answer at {url}/v1: .*OPENAI_API_KEY {state} \(no\)\.$"
         ):
-            asyncio.run(endpoint.check())
+            asyncio.run(endpoint.require_available())
 
 
 def test_a_check_names_an_unknown_model_and_a_server_that_is_not_there():
     unknown = JSONResponse({"error": {"message": "no model x"}}, 404)
-    with serving(answering(unknown)[0]) as url:
+    with serve_in_thread(answering(unknown)[0]) as url:
         with pytest.raises(UserError, match=r"model or the url is unknown there .*no model x"):
-            asyncio.run(ChatEndpoint(f"{url}/v1", "x").check())
+            asyncio.run(ChatClient(f"{url}/v1", "x").require_available())
         app, got = answering(completion())
-        with serving(app) as other:
-            endpoint = ChatEndpoint(f"{other}/v1", "m")
-            asyncio.run(endpoint.check())
+        with serve_in_thread(app) as other:
+            endpoint = ChatClient(f"{other}/v1", "m")
+            asyncio.run(endpoint.require_available())
             assert (got[0]["max_tokens"], endpoint.usage.completion_tokens) == (16, 2)
     with pytest.raises(UserError, match=r"the server cannot be reached\.$"):
-        asyncio.run(ChatEndpoint(f"{other}/v1", "m", retries=0).check())
+        asyncio.run(ChatClient(f"{other}/v1", "m", retries=0).require_available())
 
 
 def test_no_more_requests_than_allowed_are_on_their_way():
@@ -242,14 +250,14 @@ def test_no_more_requests_than_allowed_are_on_their_way():
         return completion()
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-    with serving(app) as url:
-        ask(ChatEndpoint(f"{url}/v1", "m", concurrency=3), times=12, run=clock.run)
+    with serve_in_thread(app) as url:
+        ask(ChatClient(f"{url}/v1", "m", concurrency=3), times=12, run=clock.run)
     assert peak == 3
 
 
 def test_an_endpoint_outlives_the_event_loop_it_was_first_used_in():
-    with serving(answering(completion())[0]) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", concurrency=1)
+    with serve_in_thread(answering(completion())[0]) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", concurrency=1)
         assert len(ask(endpoint, times=2)) == len(ask(endpoint, times=2)) == 2
         del endpoint
         gc.collect()  # a connection left open would warn here
@@ -257,13 +265,16 @@ def test_an_endpoint_outlives_the_event_loop_it_was_first_used_in():
 
 def test_connections_are_closed_though_the_endpoint_is_dropped_as_its_loop_ends():
     async def asked(url):
-        endpoint = ChatEndpoint(f"{url}/v1", "m")
+        endpoint = ChatClient(f"{url}/v1", "m")
         await asyncio.gather(*(endpoint.chat(HELLO, max_tokens=5) for _ in range(3)))
         del endpoint
         gc.collect()
         await asyncio.sleep(0)  # as a run does at its end
 
-    with serving(answering(completion())[0]) as url, warnings.catch_warnings(record=True) as told:
+    with (
+        serve_in_thread(answering(completion())[0]) as url,
+        warnings.catch_warnings(record=True) as told,
+    ):
         warnings.simplefilter("always")
         asyncio.run(asked(url))
         gc.collect()
@@ -276,15 +287,17 @@ def test_connections_are_closed_though_the_endpoint_is_dropped_as_its_loop_ends(
 def test_nothing_is_paid_twice(tmp_path):
     app, got = answering(completion("first"), completion("second"))
     file = tmp_path / "new" / "replies"
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", cache=file)
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", cache=file)
         assert {reply.text for reply in ask(endpoint, times=5)} == {"first"}
-        assert (len(got), endpoint.cached) == (1, 4)
-        later = ChatEndpoint(f"{url}/v1/chat/completions", "m", cache=file, prices=(1.0, 1.0))
+        assert (len(got), endpoint.cached_replies) == (1, 4)
+        later = ChatClient(f"{url}/v1/chat/completions", "m", cache=file, prices=(1.0, 1.0))
         [reply] = ask(later)
-        assert (reply.text, reply.finish) == ("first", "stop")
-        assert reply.usage == Usage(10, 2, pytest.approx(12e-6))  # what it cost when it was bought
-        assert (later.usage, later.cached) == (Usage(0, 0, 0.0), 1)
+        assert (reply.text, reply.finish_reason) == ("first", "stop")
+        assert reply.usage == TokenUsage(
+            10, 2, pytest.approx(12e-6)
+        )  # what it cost when it was bought
+        assert (later.usage, later.cached_replies) == (TokenUsage(0, 0, 0.0), 1)
         assert len(got) == 1
 
 
@@ -293,12 +306,12 @@ def test_nothing_is_paid_twice(tmp_path):
 )
 def test_the_whole_request_is_the_key(other, tmp_path):
     app, got = answering(completion("first"), completion("second"))
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", cache=tmp_path / "replies")
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", cache=tmp_path / "replies")
         assert ask(endpoint)[0].text == "first"
         assert ask(endpoint, **other)[0].text == "second"
         assert ask(endpoint)[0].text == "first"
-        ask(ChatEndpoint(f"{url}/v1", "n", cache=tmp_path / "replies"))
+        ask(ChatClient(f"{url}/v1", "n", cache=tmp_path / "replies"))
     assert len(got) == 3
 
 
@@ -322,17 +335,17 @@ def test_a_run_that_is_stopped_keeps_what_it_paid_for(tmp_path):
         await asyncio.wait([late])
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-    with serving(app) as url:
-        endpoint = ChatEndpoint(f"{url}/v1", "m", cache=tmp_path / "replies")
+    with serve_in_thread(app) as url:
+        endpoint = ChatClient(f"{url}/v1", "m", cache=tmp_path / "replies")
         asyncio.run(run(endpoint))
         ask(endpoint, seed=0, max_tokens=1)
         ask(endpoint, seed=1, max_tokens=1)
-    assert (endpoint.cached, endpoint.usage.prompt_tokens) == (1, 20)
+    assert (endpoint.cached_replies, endpoint.usage.prompt_tokens) == (1, 20)
 
 
 def test_the_cache_is_readable_json(tmp_path):
-    with serving(answering(completion("hi"))[0]) as url:
-        ask(ChatEndpoint(f"{url}/v1", "m", cache=tmp_path / "replies"))
+    with serve_in_thread(answering(completion("hi"))[0]) as url:
+        ask(ChatClient(f"{url}/v1", "m", cache=tmp_path / "replies"))
     file = sqlite3.connect(tmp_path / "replies")
     [(body,)] = file.execute("SELECT body FROM replies").fetchall()
     file.close()
@@ -345,33 +358,33 @@ def test_the_cache_is_readable_json(tmp_path):
 def test_a_file_that_is_no_cache_is_named(tmp_path):
     other = tmp_path / "notes.txt"
     other.write_text("do not overwrite me, I am more than a hundred bytes long" * 3)
-    with pytest.raises(UserError, match=r"notes\.txt cannot keep replies"):
-        ChatEndpoint("http://host/v1", "m", cache=other)
+    with pytest.raises(UserError, match=r"notes\.txt cannot be used as a reply cache"):
+        ChatClient("http://host/v1", "m", cache=other)
     assert other.read_text().startswith("do not overwrite me")
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://"])
 def test_a_bad_url_is_named(url):
-    with pytest.raises(UserError, match="is no url of an endpoint"):
-        ChatEndpoint(url, "m")
+    with pytest.raises(UserError, match="is not an endpoint URL"):
+        ChatClient(url, "m")
 
 
 @pytest.mark.parametrize("url", ["http://me:hunter2@host/v1", "http://host/v1?key=hunter2"])
 def test_a_url_with_a_secret_is_refused(url):
     with pytest.raises(UserError, match=r"^The url of host must hold no user") as refused:
-        ChatEndpoint(url, "m")
-    assert "hunter2" not in whole(refused.value)
+        ChatClient(url, "m")
+    assert "hunter2" not in format_error(refused.value)
 
 
 def test_bad_numbers_are_named():
     with pytest.raises(UserError, match=r"concurrency=0, timeout_seconds=0 and retries=-1\.$"):
-        ChatEndpoint("http://host/v1", "m", concurrency=0, timeout_seconds=0, retries=-1)
+        ChatClient("http://host/v1", "m", concurrency=0, timeout_seconds=0, retries=-1)
 
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(UserError, match=r"pip install 'fieldcraft\[openai\]'"):
-        ChatEndpoint("http://host/v1", "m")
+        ChatClient("http://host/v1", "m")
 
 
 def test_the_module_itself_needs_no_extra():

@@ -17,8 +17,8 @@ from bad_servers import (
     resets,
 )
 from chat_server import completion
-from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Reply
-from fieldcraft.rewards.judge import Judge
+from fieldcraft.endpoints.openai import ChatClient, ChatReply, ChatRequestError
+from fieldcraft.rewards.judge import JudgeReward
 from fieldcraft.types import Status, Task, Trajectory
 from virtual_time import Clock
 
@@ -27,16 +27,16 @@ BUSY = answers(b"starting", "text/plain", 503)
 PATIENCE = 300  # seconds that no test needs; without a limit some of the servers never end
 
 
-def ask(endpoint: ChatEndpoint) -> Reply:
-    async def asked() -> Reply:
+def ask(endpoint: ChatClient) -> ChatReply:
+    async def asked() -> ChatReply:
         async with asyncio.timeout(PATIENCE):
             return await endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5)
 
     return asyncio.run(asked())
 
 
-def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatEndpoint:
-    return ChatEndpoint(f"{url}/v1", "m", retries=retries, timeout_seconds=seconds)
+def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatClient:
+    return ChatClient(f"{url}/v1", "m", retries=retries, timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("beginning", [OF_AN_ANSWER, OF_HEADERS])
@@ -45,13 +45,13 @@ def test_a_server_that_drips_is_given_up_however_often_it_sends(beginning: bytes
     clock = Clock()
     with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, asked):
         endpoint = endpoint_at(url, retries=1, seconds=100)
-        with pytest.raises(EndpointError, match=r"^no answer within 100 s$"):
+        with pytest.raises(ChatRequestError, match=r"^no answer within 100 s$"):
             clock.run(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
         assert len(asked) == 2
 
 
 def test_an_endless_answer_is_not_read_to_its_end() -> None:
-    with raw_server(is_endless) as (url, _), pytest.raises(EndpointError, match="is too large"):
+    with raw_server(is_endless) as (url, _), pytest.raises(ChatRequestError, match="is too large"):
         ask(endpoint_at(url))
 
 
@@ -61,7 +61,7 @@ def test_one_failure_neither_ends_a_request_nor_refuses_a_run(first: Behaviour) 
         assert ask(endpoint_at(url, retries=1)).text == "hi"
         assert len(asked) == 2
     with raw_server(first, answers(HI)) as (url, _):
-        asyncio.run(endpoint_at(url, retries=1).check())
+        asyncio.run(endpoint_at(url, retries=1).require_available())
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,18 @@ def test_one_failure_neither_ends_a_request_nor_refuses_a_run(first: Behaviour) 
         (resets, "the server cannot be reached"),
         (redirects, "the server cannot be reached"),
         (BUSY, r"status 503 \(starting\)"),
-        (answers(HI[:-5]), "the answer is no chat completion"),
-        (answers(b"<html>hello</html>", "text/html"), "the answer is no chat completion"),
-        (answers(b"[" * 100_000), "the answer is no chat completion"),
-        (answers(json.dumps({"choices": {"0": 1}}).encode()), "the answer is no chat completion"),
-        (answers(b"\xff\xfe\x00"), "the answer is no chat completion"),
+        (answers(HI[:-5]), "the response is not a chat completion"),
+        (answers(b"<html>hello</html>", "text/html"), "the response is not a chat completion"),
+        (answers(b"[" * 100_000), "the response is not a chat completion"),
+        (
+            answers(json.dumps({"choices": {"0": 1}}).encode()),
+            "the response is not a chat completion",
+        ),
+        (answers(b"\xff\xfe\x00"), "the response is not a chat completion"),
     ],
 )
 def test_every_other_failure_has_its_sentence(server: Behaviour, reason: str) -> None:
-    with raw_server(server) as (url, _), pytest.raises(EndpointError, match=reason):
+    with raw_server(server) as (url, _), pytest.raises(ChatRequestError, match=reason):
         ask(endpoint_at(url))
 
 
@@ -86,5 +89,5 @@ def test_a_judge_that_drips_leaves_an_answer_ungraded() -> None:
     answer = Trajectory(Task("1", "Who?", ("Ada",)), answer="Ada L.", status=Status.ANSWERED)
     clock = Clock()
     with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, _):
-        judge = Judge(endpoint_at(url, seconds=100), votes=2)
-        assert clock.run(judge.ask(answer)) is None
+        judge = JudgeReward(endpoint_at(url, seconds=100), votes=2)
+        assert clock.run(judge.score_trajectory(answer)) is None

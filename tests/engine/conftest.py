@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from vllm_house import House
+from vllm_rig import VllmRig
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def engine(model: PreTrainedModel) -> LocalEngine:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def rig(tmp_path: Path) -> Iterator[VllmRig]:
     with ExitStack() as stack:
-        yield House(tmp_path, stack)
+        yield VllmRig(tmp_path, stack)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
-from fieldcraft.engine.attention import special_attention
+from fieldcraft.engine.attention import describe_special_attention
 from fieldcraft.train.batch import Sample, pack
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
@@ -90,7 +90,7 @@ def test_a_model_that_would_leak_is_refused(name: str) -> None:
     model = model_of(name, keys)
     if name != "mamba":  # which takes no positions and no mask of this kind
         assert leak(model) > 0.01
-    with pytest.raises(UserError, match=f"can be neither trained nor sampled from.*{words}"):
+    with pytest.raises(UserError, match=f"is not supported for training or sampling.*{words}"):
         Trainer(model, Optim(lr=1e-3), steps=1)
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_would_leak_is_refused(name: str) -> None:
 def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
     """Neither behind a mask nor as it is trained, by runs."""
     model = model_of(name, PLAIN[name])
-    assert special_attention(model) is None
+    assert describe_special_attention(model) is None
     assert leak(model) < 1e-3
     alone = [plain_logprobs_of(model, s.ids.tolist()) for s in random_samples(2, longest=20)]
     trainer = Trainer(model, Optim(lr=1e-3), steps=1)
@@ -127,7 +127,7 @@ def test_a_text_that_changes_those_beside_it_is_refused(name: str, keys: dict[st
     trained = short.weight > 0
     found = torch.from_numpy(short.old_logp[trained])
     torch.testing.assert_close(found, alone[trained[1:]], rtol=0, atol=1e-4)
-    with pytest.raises(UserError, match=f"beyond 16 the rotary embeddings of {name} change"):
+    with pytest.raises(UserError, match=f"beyond 16 tokens the rotary embeddings of {name} change"):
         trainer.fill_logprobs([(short,), (long,)], "old_logp", 1.0)
 
 
@@ -149,5 +149,5 @@ def test_memory_is_linear_in_the_length() -> None:
     floats[0][:-8] = 0
     sample = Sample(ids, *floats)
     with Largest() as seen:
-        trainer.step([(sample,)], CrossEntropy(), 1.0)
+        trainer.step([(sample,)], CrossEntropyLoss(), 1.0)
     assert seen.size < length * length / 4

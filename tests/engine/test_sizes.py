@@ -7,11 +7,11 @@ import pytest
 from transformers import AutoConfig
 
 from fieldcraft.engine.sizes import (
-    feed_forward_width,
-    key_value_heads,
-    length_limit,
-    positions,
-    session_tokens,
+    get_feed_forward_width,
+    get_max_positions,
+    get_num_key_value_heads,
+    get_rope_length_limit,
+    resolve_session_tokens,
 )
 from fieldcraft.types import UserError
 from small_sizes import DYNAMIC, LONG
@@ -34,33 +34,37 @@ def config_of(name: str, **keys: Any) -> Any:
 )
 def test_sizes_have_many_names(name: str, keys: dict[str, Any], width: int, heads: int) -> None:
     config = config_of(name, **keys)
-    assert feed_forward_width(config) == width
-    assert key_value_heads(config) == heads
-    assert positions(config) == 64
+    assert get_feed_forward_width(config) == width
+    assert get_num_key_value_heads(config) == heads
+    assert get_max_positions(config) == 64
 
 
 def test_rotary_embeddings_that_depend_on_the_length_bound_a_text() -> None:
-    assert length_limit(config_of("llama")) is None
+    assert get_rope_length_limit(config_of("llama")) is None
     yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
-    assert length_limit(config_of("llama", rope_parameters=yarn)) is None
-    assert length_limit(config_of("llama", rope_parameters=DYNAMIC)) == 64
+    assert get_rope_length_limit(config_of("llama", rope_parameters=yarn)) is None
+    assert get_rope_length_limit(config_of("llama", rope_parameters=DYNAMIC)) == 64
     phi = config_of("phi3", rope_parameters=LONG, original_max_position_embeddings=16)
-    assert (length_limit(phi), positions(phi), session_tokens(phi, None)) == (16, 16, 16)
-    assert session_tokens(phi, 10) == 10
+    assert (
+        get_rope_length_limit(phi),
+        get_max_positions(phi),
+        resolve_session_tokens(phi, None),
+    ) == (16, 16, 16)
+    assert resolve_session_tokens(phi, 10) == 10
     with pytest.raises(UserError, match=r"max_len=17 .* 16 tokens .* phi3 change"):
-        session_tokens(phi, 17)
+        resolve_session_tokens(phi, 17)
 
 
 def test_one_kind_of_layer_is_enough() -> None:
     plain = {"rope_type": "default", "rope_theta": 10000.0}
     config = config_of("llama")
     config.rope_parameters = {"full_attention": DYNAMIC, "sliding_attention": plain}
-    assert length_limit(config) == 64
+    assert get_rope_length_limit(config) == 64
 
 
 def test_a_model_without_a_bound_needs_one() -> None:
     config = SimpleNamespace(model_type="mpt")
-    assert positions(config) is None
-    assert session_tokens(config, 5) == 5
+    assert get_max_positions(config) is None
+    assert resolve_session_tokens(config, 5) == 5
     with pytest.raises(UserError, match=r"set engine\.max_len"):
-        session_tokens(config, None)
+        resolve_session_tokens(config, None)

@@ -9,7 +9,7 @@ from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.engine import threads as threads_module
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import SamplingParams
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +29,11 @@ def test_the_fastest_number_of_threads(
     def timed(_: object, ids: torch.Tensor) -> float:
         """Sampling takes longer with every thread."""
         threads = torch.get_num_threads()
-        return threads if ids.shape == threads_module.SAMPLING else times[threads]
+        return threads if ids.shape == threads_module.SAMPLING_SHAPE else times[threads]
 
-    monkeypatch.setattr(threads_module, "_seconds", timed)
+    monkeypatch.setattr(threads_module, "_time_forward", timed)
     model = sharp_model(tmp_path, "llama")
-    assert threads_module.fastest_threads(model) == threads_module.Threads(fastest, 1)
+    assert threads_module.find_fastest_threads(model) == threads_module.ThreadCounts(fastest, 1)
     assert torch.get_num_threads() == 6
 
 
@@ -42,7 +42,7 @@ def test_forwards_like_those_of_a_run_are_timed(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "llama")
     shapes: list[torch.Size] = []
     model.register_forward_pre_hook(lambda _module, args: shapes.append(args[0].shape))
-    assert threads_module.fastest_threads(model) == threads_module.Threads(1, 1)
+    assert threads_module.find_fastest_threads(model) == threads_module.ThreadCounts(1, 1)
     assert set(shapes) == {(8, 256), (128, 1)}
 
 
@@ -53,7 +53,7 @@ def test_an_engine_samples_with_its_own_number_of_threads(tmp_path: Path) -> Non
     model.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
     for threads, expected in ((3, 3), (None, 2)):
         engine = LocalEngine(model, tiny_tokenizer(), max_rows=2, threads=threads)
-        asyncio.run(engine.generate([5, 6], Sampling(max_tokens=2), "s"))
+        asyncio.run(engine.generate([5, 6], SamplingParams(max_tokens=2), "s"))
         assert seen == {expected}
         assert torch.get_num_threads() == 2
         seen.clear()
@@ -66,10 +66,10 @@ def test_a_slow_model_is_measured_with_few_forwards(
 
     def timed(model: object, ids: torch.Tensor) -> float:
         taken.append(ids.shape)
-        return 0.9 * threads_module.SECONDS
+        return 0.9 * threads_module.MAX_MEASURE_SECONDS
 
-    monkeypatch.setattr(threads_module, "_seconds", timed)
-    monkeypatch.setattr(threads_module, "LARGE", 10)
+    monkeypatch.setattr(threads_module, "_time_forward", timed)
+    monkeypatch.setattr(threads_module, "LARGE_MODEL_PARAMETERS", 10)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    threads_module.fastest_threads(sharp_model(tmp_path, "llama"))
+    threads_module.find_fastest_threads(sharp_model(tmp_path, "llama"))
     assert taken == 4 * [torch.Size((1, 256))] + 4 * [torch.Size((128, 1))]

@@ -9,54 +9,54 @@ import torch
 from starlette.responses import JSONResponse
 
 from engine_parity import PROMPT, TOKENIZER, plain_logprobs, sharp_model
-from fieldcraft.config.sections import Lora
+from fieldcraft.config.sections import LoraConfig
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.engine.vllm.process import find_vllm
-from fieldcraft.engine.vllm.weights import Here, merged_state, write_weights
-from fieldcraft.sampling import WHOLE, Sampling, Truncation
-from fieldcraft.train.lora import Adapter
-from fieldcraft.types import StopReason, UserError
-from vllm_house import House
+from fieldcraft.engine.vllm.process import require_vllm
+from fieldcraft.engine.vllm.weights import ModelWeights, merge_lora_weights, write_snapshot
+from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.types import UserError
 from vllm_protocol import Fake
+from vllm_rig import VllmRig
 
-GREEDY = Sampling(12, 0.0)
+GREEDY = SamplingParams(12, 0.0)
 
 
-def test_it_samples_from_the_weights_in_training(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
-    done = house.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
-    expected = plain_logprobs(house.model, PROMPT, done.ids, 0.0)
+def test_it_samples_from_the_weights_in_training(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
+    done = rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
+    expected = plain_logprobs(rig.model, PROMPT, done.ids, 0.0)
     assert done.ids == expected.argmax(1).tolist()
     assert torch.allclose(torch.tensor(done.logprobs), expected.amax(1), atol=1e-5)
     assert done.text == TOKENIZER.decode(done.ids)
-    assert (done.reason, done.versions) == (StopReason.LENGTH, [(0, len(done.ids))])
+    assert (done.stop_reason, done.versions) == (StopReason.LENGTH, [(0, len(done.ids))])
     assert len(fake.loads) == 1
 
 
-def test_stop_strings_and_ends_are_those_of_the_local_engine(house: House) -> None:
-    engine = house.engine(house.fake())
-    local = LocalEngine(house.model, TOKENIZER, max_rows=8)
+def test_stop_strings_and_ends_are_those_of_the_local_engine(rig: VllmRig) -> None:
+    engine = rig.engine(rig.fake())
+    local = LocalEngine(rig.model, TOKENIZER, max_rows=8)
     whole = asyncio.run(local.generate(PROMPT, GREEDY, "a"))
     letters = sorted({c for c in whole.text if c.isalnum()})[:3]
-    asked = [Sampling(12, 0.0, stop=(letter,)) for letter in letters]
+    asked = [SamplingParams(12, 0.0, stop=(letter,)) for letter in letters]
 
     async def both() -> Any:
         mine = [await engine.generate(PROMPT, s, str(s.stop)) for s in asked]
         theirs = [await local.generate(PROMPT, s, str(s.stop)) for s in asked]
         return mine, theirs
 
-    mine, theirs = house.run(both)
+    mine, theirs = rig.run(both)
     assert letters
     for a, b in zip(mine, theirs, strict=True):
-        assert (a.ids, a.text, a.reason) == (b.ids, b.text, b.reason)
-        assert a.reason is StopReason.STOP
+        assert (a.ids, a.text, a.stop_reason) == (b.ids, b.text, b.stop_reason)
+        assert a.stop_reason is StopReason.STOP
 
 
-def test_a_stop_string_that_is_not_in_the_turn_does_not_end_it(house: House) -> None:
+def test_a_stop_string_that_is_not_in_the_turn_does_not_end_it(rig: VllmRig) -> None:
     """vLLM finds it in what it decodes behind the prompt; then the turn goes on."""
-    fake = house.fake()
+    fake = rig.fake()
     answer = fake._answer
 
     async def false_stop(prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
@@ -65,30 +65,30 @@ def test_a_stop_string_that_is_not_in_the_turn_does_not_end_it(house: House) -> 
         return found
 
     fake._answer = false_stop  # type: ignore[method-assign]
-    engine = house.engine(fake)
-    sampling = Sampling(10, 0.0, stop=("never",))
-    done = house.run(lambda: engine.generate(PROMPT, sampling, "a"))
+    engine = rig.engine(fake)
+    sampling = SamplingParams(10, 0.0, stop=("never",))
+    done = rig.run(lambda: engine.generate(PROMPT, sampling, "a"))
     assert len(done.ids) == len(done.logprobs) == 10
-    assert done.reason is StopReason.LENGTH
-    assert done.ids == plain_logprobs(house.model, PROMPT, done.ids, 0.0).argmax(1).tolist()
+    assert done.stop_reason is StopReason.LENGTH
+    assert done.ids == plain_logprobs(rig.model, PROMPT, done.ids, 0.0).argmax(1).tolist()
 
 
-def test_each_publication_has_a_cache_and_a_version_of_its_own(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_each_publication_has_a_cache_and_a_version_of_its_own(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> Any:
         first = await engine.generate(PROMPT, GREEDY, "a")
-        for parameter in house.model.parameters():
+        for parameter in rig.model.parameters():
             parameter.data.mul_(0.9)
-        await engine.publish(7)
-        size = sum(p.numel() for p in house.model.parameters()) * 4
-        assert size <= engine.published["publish_bytes"] < size + 20_000  # and names
+        await engine.update_weights(7)
+        size = sum(p.numel() for p in rig.model.parameters()) * 4
+        assert size <= engine.last_update_metrics["publish_bytes"] < size + 20_000  # and names
         return first, await engine.generate(PROMPT, GREEDY, "a")
 
-    first, second = house.run(work)
+    first, second = rig.run(work)
     assert (first.versions, second.versions) == ([(0, len(first.ids))], [(7, len(second.ids))])
-    expected = plain_logprobs(house.model, PROMPT, second.ids, 0.0).amax(1)
+    expected = plain_logprobs(rig.model, PROMPT, second.ids, 0.0).amax(1)
     assert torch.allclose(torch.tensor(second.logprobs), expected, atol=1e-5)
     asked = [r for r in fake.requests if r["token_ids"] == PROMPT]
     assert asked[0]["cache_salt"] != asked[1]["cache_salt"]
@@ -98,33 +98,33 @@ def test_each_publication_has_a_cache_and_a_version_of_its_own(house: House) -> 
 
 @pytest.mark.parametrize("how", [{"deaf": True}, {"raw": True}])
 def test_a_server_with_other_weights_or_raw_logprobs_stops_the_run(
-    house: House, how: dict[str, bool]
+    rig: VllmRig, how: dict[str, bool]
 ) -> None:
-    engine = house.engine(house.fake(**how))
-    with pytest.raises(UserError, match="does not sample from the weights that are trained"):
-        house.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
+    engine = rig.engine(rig.fake(**how))
+    with pytest.raises(UserError, match="does not sample from the trained weights"):
+        rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
 
 
-def test_another_run_on_the_same_server_is_noticed(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_another_run_on_the_same_server_is_noticed(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> None:
         await engine.generate(PROMPT, GREEDY, "a")
         fake.label = "of another run"
         await engine.generate(PROMPT, GREEDY, "b")
 
-    with pytest.raises(UserError, match="more than one policy, or from another one"):
-        house.run(work)
+    with pytest.raises(UserError, match="several weight versions, or from other weights"):
+        rig.run(work)
 
 
 @pytest.mark.parametrize("release", [True, False])
-def test_what_nobody_waits_for_is_dropped_by_the_server(house: House, release: bool) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_what_nobody_waits_for_is_dropped_by_the_server(rig: VllmRig, release: bool) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> int:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 0
         call = asyncio.create_task(engine.generate(PROMPT, GREEDY, "a"))
         while fake.requests[-1]["token_ids"] != PROMPT:
@@ -144,77 +144,77 @@ def test_what_nobody_waits_for_is_dropped_by_the_server(house: House, release: b
                 await asyncio.sleep(0.01)
         return fake.dropped
 
-    assert house.run(work) == 1
+    assert rig.run(work) == 1
 
 
-def test_a_server_that_dies_is_replaced_by_another(house: House) -> None:
-    dying, healthy = house.fake(dies_after=2), house.fake()
-    engine = house.engine(dying, healthy)
+def test_a_server_that_dies_is_replaced_by_another(rig: VllmRig) -> None:
+    dying, healthy = rig.fake(dies_after=2), rig.fake()
+    engine = rig.engine(dying, healthy)
 
     async def work() -> Any:
         names = [str(i) for i in range(8)]
         return await asyncio.gather(*(engine.generate(PROMPT, GREEDY, name) for name in names))
 
-    done = house.run(work)
+    done = rig.run(work)
     assert len(dying.requests) > 2
     assert len({tuple(one.ids) for one in done}) == 1
-    assert any("died" in event.text for event in house.said)
+    assert any("died" in event.text for event in rig.messages)
 
 
-def test_without_a_server_the_run_stops_with_a_sentence(house: House) -> None:
-    engine = house.engine(house.fake(dies_after=1))
-    with pytest.raises(UserError, match="again and again"):
-        house.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
+def test_without_a_server_the_run_stops_with_a_sentence(rig: VllmRig) -> None:
+    engine = rig.engine(rig.fake(dies_after=1))
+    with pytest.raises(UserError, match="failed repeatedly"):
+        rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
 
 
-def test_a_server_that_is_not_there(house: House) -> None:
+def test_a_server_that_is_not_there(rig: VllmRig) -> None:
     urls = ("http://127.0.0.1:9",)
-    engine = VllmEngine(house.model, TOKENIZER, home=house.home, max_rows=8, urls=urls)
-    with pytest.raises(UserError, match=r"no server of engine.urls answers"):
-        house.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
+    engine = VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8, urls=urls)
+    with pytest.raises(UserError, match=r"no server in engine.urls responds"):
+        rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
     with pytest.raises(UserError, match="start the server"):
-        house.run(engine.check)
+        rig.run(engine.require_usable)
 
 
-def test_another_version_and_another_model_are_refused(house: House) -> None:
-    old = house.engine(house.fake(version="0.30.1"))
-    with pytest.raises(UserError, match=r"vLLM 0.30.1, and only 0.32.x and 0.33.x"):
-        house.run(old.check)
-    other = Fake(sharp_model(house.folder / "other", "llama"))
-    engine = house.engine(other)
-    with pytest.raises(UserError, match="with model_type llama instead of qwen3"):
-        house.run(engine.check)
+def test_another_version_and_another_model_are_refused(rig: VllmRig) -> None:
+    old = rig.engine(rig.fake(version="0.30.1"))
+    with pytest.raises(UserError, match=r"vLLM 0.30.1, but only 0.32.x and 0.33.x"):
+        rig.run(old.require_usable)
+    other = Fake(sharp_model(rig.folder / "other", "llama"))
+    engine = rig.engine(other)
+    with pytest.raises(UserError, match="model_type is llama, expected qwen3"):
+        rig.run(engine.require_usable)
 
 
-def test_a_server_without_the_worker_extension(house: House) -> None:
-    fake = house.fake()
+def test_a_server_without_the_worker_extension(rig: VllmRig) -> None:
+    fake = rig.fake()
 
     async def call(request: Any) -> Any:
         message = "'CPUWorker' object has no attribute 'fieldcraft_describe'"
         return JSONResponse({"error": {"message": message}}, status_code=500)
 
     fake._call = call  # type: ignore[method-assign]
-    engine = house.engine(fake)
+    engine = rig.engine(fake)
     with pytest.raises(UserError, match="without fieldcraft's worker extension"):
-        house.run(engine.check)
+        rig.run(engine.require_usable)
 
 
-def test_seeds_are_sent_where_they_are_safe(house: House) -> None:
+def test_seeds_are_sent_where_they_are_safe(rig: VllmRig) -> None:
     for seeds in (True, False):
-        fake = house.fake(seeds=seeds)
-        engine = house.engine(fake)
-        sampling = Sampling(2, 1.0, seed=2**63 + 5)
-        house.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
+        fake = rig.fake(seeds=seeds)
+        engine = rig.engine(fake)
+        sampling = SamplingParams(2, 1.0, seed=2**63 + 5)
+        rig.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
         asked = fake.requests[-1]["sampling_params"]
         assert asked.get("seed") == (5 if seeds else None)
 
 
-def test_limits_are_sent_also_where_there_are_none(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
-    for limits in (WHOLE, Truncation(top_k=20, top_p=0.9, min_p=0.1)):
-        sampling = Sampling(2, 1.0, truncation=limits)
-        house.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
+def test_limits_are_sent_also_where_there_are_none(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
+    for limits in (NO_TRUNCATION, Truncation(top_k=20, top_p=0.9, min_p=0.1)):
+        sampling = SamplingParams(2, 1.0, truncation=limits)
+        rig.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
         asked = fake.requests[-1]["sampling_params"]
         assert {key: asked[key] for key in ("top_k", "top_p", "min_p")} == asdict(limits)
 
@@ -223,38 +223,38 @@ def test_limits_are_sent_also_where_there_are_none(house: House) -> None:
     ("ids", "error"), [([], UserError), ([3] * 200, UserError), ([400], ValueError)]
 )
 def test_prompts_that_cannot_be_sampled_from(
-    house: House, ids: list[int], error: type[Exception]
+    rig: VllmRig, ids: list[int], error: type[Exception]
 ) -> None:
-    engine = house.engine(house.fake())
+    engine = rig.engine(rig.fake())
     with pytest.raises(error):
-        house.run(lambda: engine.generate(ids, GREEDY, "a"))
+        rig.run(lambda: engine.generate(ids, GREEDY, "a"))
 
 
-def test_turns_end_where_the_server_has_no_more_room(house: House) -> None:
-    engine = house.engine(house.fake())
-    done = house.run(lambda: engine.generate([5] * 195, GREEDY, "a"))
-    assert (len(done.ids), done.reason) == (5, StopReason.LENGTH)
+def test_turns_end_where_the_server_has_no_more_room(rig: VllmRig) -> None:
+    engine = rig.engine(rig.fake())
+    done = rig.run(lambda: engine.generate([5] * 195, GREEDY, "a"))
+    assert (len(done.ids), done.stop_reason) == (5, StopReason.LENGTH)
 
 
-def test_an_adapter_is_merged_into_what_is_published(house: House, tmp_path: Path) -> None:
+def test_an_adapter_is_merged_into_what_is_published(rig: VllmRig, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    adapter = Adapter(house.model, Lora(rank=4, alpha=8), seed=0)
+    adapter = LoraAdapter(rig.model, LoraConfig(rank=4, alpha=8), seed=0)
     with torch.no_grad():
-        for name, parameter in house.model.named_parameters():
+        for name, parameter in rig.model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.3)
-    before = {name: tensor.clone() for name, tensor in house.model.state_dict().items()}
-    engine = house.engine(house.fake())
-    house.run(lambda: engine.generate(PROMPT, GREEDY, "a"))  # and so the probe agrees
-    after = house.model.state_dict()
+    before = {name: tensor.clone() for name, tensor in rig.model.state_dict().items()}
+    engine = rig.engine(rig.fake())
+    rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))  # and so the probe agrees
+    after = rig.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    merged = adapter.merged().state_dict()
-    for name, tensor in merged_state(adapter.merged()).items():
+    merged = adapter.merge().state_dict()
+    for name, tensor in merge_lora_weights(adapter.merge()).items():
         assert torch.allclose(tensor, merged[name])
 
 
-def test_files_of_weights_that_nobody_holds_are_deleted(house: House, tmp_path: Path) -> None:
-    weights = write_weights(Here(house.model), TOKENIZER, 0, tmp_path / "place")
+def test_files_of_weights_that_nobody_holds_are_deleted(rig: VllmRig, tmp_path: Path) -> None:
+    weights = write_snapshot(ModelWeights(rig.model), TOKENIZER, 0, tmp_path / "place")
     folder = weights.folder
     assert (folder / "model.safetensors").exists()
     del weights
@@ -263,11 +263,11 @@ def test_files_of_weights_that_nobody_holds_are_deleted(house: House, tmp_path: 
 
 def test_a_python_without_vllm_and_none_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="vLLM is not installed in"):
-        find_vllm(Path(sys.executable))
-    with pytest.raises(UserError, match="is no Python that runs"):
-        find_vllm(tmp_path / "python")
+        require_vllm(Path(sys.executable))
+    with pytest.raises(UserError, match="is not a working Python interpreter"):
+        require_vllm(tmp_path / "python")
 
 
-def test_python_or_urls_must_be_given(house: House) -> None:
+def test_python_or_urls_must_be_given(rig: VllmRig) -> None:
     with pytest.raises(UserError, match=r"needs either engine\.python"):
-        VllmEngine(house.model, TOKENIZER, home=house.home, max_rows=8)
+        VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8)

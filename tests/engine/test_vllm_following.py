@@ -9,11 +9,10 @@ import pytest
 
 from engine_parity import PROMPT, changed, check_spans, take_over
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion
-from vllm_house import House
+from fieldcraft.sampling import Completion, SamplingParams
+from vllm_rig import VllmRig
 
-SAMPLING = Sampling(20, seed=100)
+SAMPLING = SamplingParams(20, seed=100)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -26,80 +25,80 @@ def followed(engine: VllmEngine, heard: list[int], session: str = "s") -> Any:
     return engine.generate(PROMPT, SAMPLING, session, heard.append)
 
 
-def test_a_follower_hears_what_the_turn_becomes(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_a_follower_hears_what_the_turn_becomes(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
     heard = list[int]()
 
     async def work() -> tuple[Completion, Completion]:
         one = await followed(engine, heard)
         return one, await engine.generate(PROMPT, SAMPLING, "alone")
 
-    one, alone = house.run(work)
+    one, alone = rig.run(work)
     assert heard == one.ids
     assert one == alone
-    check_spans([house.model], PROMPT, one)
+    check_spans([rig.model], PROMPT, one)
     asked = [r for r in fake.requests if r["sampling_params"]["max_tokens"] == 20]
     assert [r.get("stream", False) for r in asked] == [True, False]
 
 
-def test_tokens_are_told_while_the_turn_is_sampled(house: House) -> None:
-    policies = [copy.deepcopy(house.model), changed(house.model, 1.5)]
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_tokens_are_told_while_the_turn_is_sampled(rig: VllmRig) -> None:
+    policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5)]
+    fake = rig.fake()
+    engine = rig.engine(fake)
     heard = list[int]()
 
     async def work() -> Completion:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 5
         call = asyncio.create_task(followed(engine, heard))
         await until(lambda: len(heard) == 5)
         fake.stalls_at = None
-        take_over(house.model, policies[1])
-        await engine.publish(1)
+        take_over(rig.model, policies[1])
+        await engine.update_weights(1)
         done: Completion = await call
         return done
 
-    done = house.run(work)
+    done = rig.run(work)
     assert done.versions == [(0, 5), (1, 15)]
     assert heard == done.ids
     check_spans(policies, PROMPT, done)
 
 
 @pytest.mark.parametrize("after", [0, 7])
-def test_a_token_is_told_once_also_if_the_stream_breaks(house: House, after: int) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_a_token_is_told_once_also_if_the_stream_breaks(rig: VllmRig, after: int) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
     heard = list[int]()
 
     async def work() -> Completion:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.breaks_after = after
         done: Completion = await followed(engine, heard)
         return done
 
-    done = house.run(work)
+    done = rig.run(work)
     assert heard == done.ids
     assert len(heard) == 20
     assert len([r for r in fake.requests if r.get("stream")]) == 2
-    check_spans([house.model], PROMPT, done)
+    check_spans([rig.model], PROMPT, done)
 
 
-def test_whoever_goes_ends_the_stream(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_whoever_goes_ends_the_stream(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
     heard = list[int]()
 
     async def work() -> None:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 5
         call = asyncio.create_task(followed(engine, heard))
         await until(lambda: len(heard) == 5)
-        assert engine.sessions == 1
+        assert engine.num_sessions == 1
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()
         await until(lambda: fake.dropped == 1)
 
-    house.run(work)
-    assert engine.sessions == 0
+    rig.run(work)
+    assert engine.num_sessions == 0

@@ -12,13 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, StopReason, UserError
-from vllm_house import House
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.types import UserError
 from vllm_protocol import Fake
+from vllm_rig import VllmRig
 
 PROMPTS = [[*PROMPT, 3 + i] for i in range(8)]
-SAMPLING = Sampling(20, seed=100)
+SAMPLING = SamplingParams(20, seed=100)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -27,7 +27,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def begin(engine: VllmEngine, ids: list[int], sampling: Sampling = SAMPLING) -> Any:
+def begin(engine: VllmEngine, ids: list[int], sampling: SamplingParams = SAMPLING) -> Any:
     """A turn that is being sampled; its session is named after the last token before it."""
     return asyncio.create_task(engine.generate(ids, sampling, str(ids[-1])))
 
@@ -37,27 +37,27 @@ def turns(fake: Fake) -> list[dict[str, Any]]:
     return [one for one in fake.requests if one["sampling_params"]["max_tokens"] > 1]
 
 
-def test_turns_are_continued_with_the_new_weights(house: House) -> None:
-    policies = [copy.deepcopy(house.model), changed(house.model, 1.5), changed(house.model, 0.5)]
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_turns_are_continued_with_the_new_weights(rig: VllmRig) -> None:
+    policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5), changed(rig.model, 0.5)]
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> list[Completion]:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 5
-        calls = [begin(engine, ids, Sampling(20, seed=100)) for ids in PROMPTS]
+        calls = [begin(engine, ids, SamplingParams(20, seed=100)) for ids in PROMPTS]
         await until(lambda: fake.stalled == 8)
-        take_over(house.model, policies[1])
-        await engine.publish(1)
+        take_over(rig.model, policies[1])
+        await engine.update_weights(1)
         await until(lambda: fake.stalled == 16)
         fake.stalls_at = None
-        take_over(house.model, policies[2])
-        await engine.publish(2)
+        take_over(rig.model, policies[2])
+        await engine.update_weights(2)
         return await asyncio.gather(*calls)
 
-    for ids, one in zip(PROMPTS, house.run(work), strict=True):
+    for ids, one in zip(PROMPTS, rig.run(work), strict=True):
         assert one.versions == [(0, 5), (1, 5), (2, 10)]
-        assert (one.text, one.reason) == (TOKENIZER.decode(one.ids), StopReason.LENGTH)
+        assert (one.text, one.stop_reason) == (TOKENIZER.decode(one.ids), StopReason.LENGTH)
         check_spans(policies, ids, one)
         asked = [r for r in turns(fake) if r["token_ids"][: len(ids)] == ids]
         assert [r["token_ids"] for r in asked] == [[*ids, *one.ids[:k]] for k in (0, 5, 10)]
@@ -66,47 +66,47 @@ def test_turns_are_continued_with_the_new_weights(house: House) -> None:
         assert len({r["cache_salt"] for r in asked}) == 3
 
 
-def test_a_turn_that_reaches_the_server_in_a_pause_is_asked_for_again(house: House) -> None:
-    policies = [copy.deepcopy(house.model), changed(house.model, 1.5)]
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_a_turn_that_reaches_the_server_in_a_pause_is_asked_for_again(rig: VllmRig) -> None:
+    policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5)]
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> Completion:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.late = True
         call = begin(engine, PROMPT)
         await until(lambda: len(turns(fake)) == 1)
-        take_over(house.model, policies[1])
-        await engine.publish(1)
+        take_over(rig.model, policies[1])
+        await engine.update_weights(1)
         done: Completion = await call
         return done
 
-    done = house.run(work)
+    done = rig.run(work)
     assert done.versions == [(1, 20)]
     check_spans(policies, PROMPT, done)
     assert len(turns(fake)) == 2
 
 
-def test_turns_that_begin_during_a_change_wait_for_it(house: House) -> None:
-    policies = [copy.deepcopy(house.model), changed(house.model, 1.5)]
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_turns_that_begin_during_a_change_wait_for_it(rig: VllmRig) -> None:
+    policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5)]
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> list[Completion]:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.busy = True
-        take_over(house.model, policies[1])
-        change = asyncio.create_task(engine.publish(1))
+        take_over(rig.model, policies[1])
+        change = asyncio.create_task(engine.update_weights(1))
         await until(lambda: len(fake.loads) == 2)
         calls = [begin(engine, ids) for ids in PROMPTS]
         for _ in range(20):  # before its first request a call waits for nothing but the lock
             await asyncio.sleep(0)
-        assert not engine._servers._calls
+        assert not engine._pool._calls
         fake.busy = False
         await change
         return await asyncio.gather(*calls)
 
-    for ids, one in zip(PROMPTS, house.run(work), strict=True):
+    for ids, one in zip(PROMPTS, rig.run(work), strict=True):
         assert one.versions == [(1, 20)]
         check_spans(policies, ids, one)
     assert len(fake.loads) == 2
@@ -116,29 +116,29 @@ def test_turns_that_begin_during_a_change_wait_for_it(house: House) -> None:
     ("route", "lost"), [("/pause", [(0, 5), (2, 15)]), ("/collective_rpc", None), ("/resume", None)]
 )
 def test_a_server_that_dies_during_a_change(
-    house: House, route: str, lost: list[tuple[int, int]] | None
+    rig: VllmRig, route: str, lost: list[tuple[int, int]] | None
 ) -> None:
     """What it was sampling goes to the other one; earlier pieces of a turn are kept."""
-    policies = [copy.deepcopy(house.model), changed(house.model, 1.5), changed(house.model, 0.5)]
-    dying, healthy = house.fake(), house.fake()
-    engine = house.engine(dying, healthy)
+    policies = [copy.deepcopy(rig.model), changed(rig.model, 1.5), changed(rig.model, 0.5)]
+    dying, healthy = rig.fake(), rig.fake()
+    engine = rig.engine(dying, healthy)
 
     async def work() -> list[Completion]:
-        await engine.publish(0)
+        await engine.update_weights(0)
         dying.stalls_at = healthy.stalls_at = 5
         calls = [begin(engine, ids) for ids in PROMPTS]
         await until(lambda: dying.stalled + healthy.stalled == 8)
-        take_over(house.model, policies[1])
-        await engine.publish(1)
+        take_over(rig.model, policies[1])
+        await engine.update_weights(1)
         await until(lambda: dying.stalled + healthy.stalled == 16)
         dying.stalls_at = healthy.stalls_at = None
         dying.dies_at = route
-        take_over(house.model, policies[2])
-        await engine.publish(2)
+        take_over(rig.model, policies[2])
+        await engine.update_weights(2)
         return await asyncio.gather(*calls)
 
-    done = house.run(work)
-    assert any("died" in event.text for event in house.said)
+    done = rig.run(work)
+    assert any("died" in event.text for event in rig.messages)
     theirs = {tuple(r["token_ids"][: len(PROMPTS[0])]) for r in turns(dying)}
     assert 0 < len(theirs) < 8
     for ids, one in zip(PROMPTS, done, strict=True):
@@ -147,12 +147,12 @@ def test_a_server_that_dies_during_a_change(
         check_spans(policies, ids, one)
 
 
-def test_a_turn_that_a_server_gives_up_by_itself_is_sampled_again(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_a_turn_that_a_server_gives_up_by_itself_is_sampled_again(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> Completion:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 5
         call = begin(engine, PROMPT)
         await until(lambda: fake.stalled == 1)
@@ -161,17 +161,17 @@ def test_a_turn_that_a_server_gives_up_by_itself_is_sampled_again(house: House) 
         done: Completion = await call
         return done
 
-    done = house.run(work)
+    done = rig.run(work)
     assert done.versions == [(0, 20)]
-    check_spans([house.model], PROMPT, done)
+    check_spans([rig.model], PROMPT, done)
     assert [r["token_ids"] for r in turns(fake)] == [PROMPT, PROMPT]
-    assert any("gave up a request" in event.text for event in house.said)
+    assert any("aborted a request" in event.text for event in rig.messages)
 
 
 @pytest.mark.parametrize("reason", [StopReason.LENGTH, StopReason.STOP])
-def test_a_turn_that_ends_just_when_the_server_pauses(house: House, reason: StopReason) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
+def test_a_turn_that_ends_just_when_the_server_pauses(rig: VllmRig, reason: StopReason) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
     answer = fake._answer
 
     async def ends_just_then(prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
@@ -187,23 +187,23 @@ def test_a_turn_that_ends_just_when_the_server_pauses(house: House, reason: Stop
         whole = await engine.generate(PROMPT, SAMPLING, "whole")
         stop = next(c for c in whole.text if c.isalnum())
         fake._answer = ends_just_then  # type: ignore[method-assign]
-        sampling = Sampling(20, stop=(stop,)) if reason is StopReason.STOP else SAMPLING
+        sampling = SamplingParams(20, stop=(stop,)) if reason is StopReason.STOP else SAMPLING
         asked = len(turns(fake))
         call = begin(engine, PROMPT, sampling)
         await until(lambda: fake.stalled == 1)
-        await engine.publish(1)
+        await engine.update_weights(1)
         cut = await call
         assert len(turns(fake)) == asked + 1
         return whole, cut
 
-    whole, cut = house.run(work)
-    assert (cut.reason, cut.versions) == (reason, [(0, len(cut.ids))])
+    whole, cut = rig.run(work)
+    assert (cut.stop_reason, cut.versions) == (reason, [(0, len(cut.ids))])
     assert cut.ids == whole.ids[: len(cut.ids)]
     assert (len(cut.ids) == 20) == (reason is StopReason.LENGTH)
 
 
-def test_a_server_that_cannot_load_is_not_left_paused(house: House) -> None:
-    fake = house.fake()
+def test_a_server_that_cannot_load_is_not_left_paused(rig: VllmRig) -> None:
+    fake = rig.fake()
     call = fake._call
 
     async def refuses(request: Request) -> Response:
@@ -212,48 +212,48 @@ def test_a_server_that_cannot_load_is_not_left_paused(house: House) -> None:
         return await call(request)
 
     fake._call = refuses  # type: ignore[method-assign]
-    engine = house.engine(fake)
-    with pytest.raises(UserError, match="cannot take over the weights"):
-        house.run(lambda: engine.publish(0))
+    engine = rig.engine(fake)
+    with pytest.raises(UserError, match="could not load the weights"):
+        rig.run(lambda: engine.update_weights(0))
     assert fake.pauses == 1
     assert not fake.paused
 
 
-def test_another_engine_does_not_interrupt(house: House) -> None:
-    fake = house.fake()
-    engine = house.engine(fake)
-    other = VllmEngine(house.model, TOKENIZER, home=house.home, max_rows=8, urls=("unused",))
+def test_another_engine_does_not_interrupt(rig: VllmRig) -> None:
+    fake = rig.fake()
+    engine = rig.engine(fake)
+    other = VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8, urls=("unused",))
 
     async def work() -> Completion:
-        await engine.publish(0)
+        await engine.update_weights(0)
         fake.stalls_at = 5
         call = begin(engine, PROMPT)
         await until(lambda: fake.stalled == 1)
         pauses = fake.pauses
         with pytest.raises(RuntimeError, match="two engines cannot sample"):
-            await other.publish(0)
+            await other.update_weights(0)
         assert fake.pauses == pauses
         fake.stalls_at = None
-        await engine.publish(1)
+        await engine.update_weights(1)
         done: Completion = await call
         return done
 
-    assert house.run(work).versions == [(0, 5), (1, 15)]
+    assert rig.run(work).versions == [(0, 5), (1, 15)]
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_between_publications_the_model_is_not_read(house: House, published: bool) -> None:
+def test_between_publications_the_model_is_not_read(rig: VllmRig, published: bool) -> None:
     """Not for a server that was started anew in the middle of a turn, either."""
-    policies = [copy.deepcopy(house.model)]
-    fake = house.fake()
-    engine = house.engine(fake)
+    policies = [copy.deepcopy(rig.model)]
+    fake = rig.fake()
+    engine = rig.engine(fake)
 
     async def work() -> list[Completion]:
         if published:
-            await engine.publish(0)
-        await engine.separate()
+            await engine.update_weights(0)
+        await engine.snapshot_weights()
         with torch.no_grad():
-            for parameter in house.model.parameters():
+            for parameter in rig.model.parameters():
                 parameter.fill_(torch.nan)
         first = await engine.generate(PROMPT, SAMPLING, "first")
         fake.stalls_at = 5
@@ -264,7 +264,7 @@ def test_between_publications_the_model_is_not_read(house: House, published: boo
         fake.pauses += 1
         return [first, await call]
 
-    for done in house.run(work):
+    for done in rig.run(work):
         assert done.versions == [(0, 20)]
         check_spans(policies, PROMPT, done)
     assert len(fake.loads) == 2

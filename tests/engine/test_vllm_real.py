@@ -28,15 +28,15 @@ from engine_parity import (
     take_over,
 )
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.requests import turn_end
+from fieldcraft.engine.local.requests import find_model_turn_end
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.engine.vllm.servers import Own
+from fieldcraft.engine.vllm.servers import LocalServerPool
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.sampling import WHOLE, Sampling, Truncation
-from fieldcraft.types import Completion, UserError
-from vllm_house import model_of
+from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, Truncation
+from fieldcraft.types import UserError
+from vllm_rig import model_of
 
 PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
 pytestmark = [
@@ -47,13 +47,15 @@ TOKENIZER = tiny_tokenizer()
 ALL = Truncation(top_k=5, top_p=0.8, min_p=0.1)
 
 
-def engine_of(model: Any, home: Home) -> VllmEngine:
-    return VllmEngine(model, TOKENIZER, home=home, max_rows=64, threads=1, python=Path(PYTHON))
+def engine_of(model: Any, resources: RunResources) -> VllmEngine:
+    return VllmEngine(
+        model, TOKENIZER, resources=resources, max_rows=64, threads=1, python=Path(PYTHON)
+    )
 
 
 async def many(engine: Any, count: int, **how: Any) -> list[Completion]:
     calls = (
-        engine.generate(random_ids(20 + i, seed=i), Sampling(30, seed=i, **how), f"{how}{i}")
+        engine.generate(random_ids(20 + i, seed=i), SamplingParams(30, seed=i, **how), f"{how}{i}")
         for i in range(count)
     )
     return await asyncio.gather(*calls)
@@ -63,10 +65,12 @@ async def many(engine: Any, count: int, **how: Any) -> list[Completion]:
 def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
     """Log-probabilities, stop strings, new weights, seeds, an abort and a death, on one server."""
     model = model_of(tied)
-    home = Home(tmp_path)
-    engine, local = engine_of(model, home), LocalEngine(model, TOKENIZER, max_rows=64)
+    resources = RunResources(tmp_path)
+    engine, local = engine_of(model, resources), LocalEngine(model, TOKENIZER, max_rows=64)
 
-    def worst(done: list[Completion], temperature: float, limits: Truncation = WHOLE) -> float:
+    def worst(
+        done: list[Completion], temperature: float, limits: Truncation = NO_TRUNCATION
+    ) -> float:
         gaps = []
         for i, one in enumerate(done):
             expected = plain_logprobs(model, random_ids(20 + i, seed=i), one.ids, temperature)
@@ -89,15 +93,15 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
         mine = await many(engine, 32, temperature=0.0, stop=stops)
         theirs = await many(local, 32, temperature=0.0, stop=stops)
         for a, b in zip(mine, theirs, strict=True):
-            assert (a.ids, a.text, a.reason) == (b.ids, b.text, b.reason)
+            assert (a.ids, a.text, a.stop_reason) == (b.ids, b.text, b.stop_reason)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.1)
-        await engine.publish(1)
+        await engine.update_weights(1)
         done = await many(engine, 16, temperature=1.0)
         assert worst(done, 1.0) < 1e-4
         assert all(one.versions == [(1, len(one.ids))] for one in done)
-        call = asyncio.create_task(engine.generate([5] * 5, Sampling(400), "dropped"))
+        call = asyncio.create_task(engine.generate([5] * 5, SamplingParams(400), "dropped"))
         await asyncio.sleep(0.05)
         engine.release("dropped")
         with pytest.raises(asyncio.CancelledError):
@@ -105,19 +109,19 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
         await engine.sleep()
         calls = asyncio.create_task(many(engine, 8, temperature=1.0))
         await asyncio.sleep(0.05)
-        servers = engine._servers
-        assert isinstance(servers, Own)
+        servers = engine._pool
+        assert isinstance(servers, LocalServerPool)
         assert servers._process is not None
         os.killpg(servers._process._process.pid, signal.SIGKILL)
         assert worst(await calls, 1.0) < 1e-4
 
-    async def whole() -> None:
+    async def run_and_close() -> None:
         try:
             await work()
         finally:
-            await home.close()
+            await resources.close()
 
-    asyncio.run(whole())
+    asyncio.run(run_and_close())
 
 
 async def written(url: str, tokens: int) -> None:
@@ -137,59 +141,59 @@ def test_weights_that_change_while_the_real_server_samples(tmp_path: Path) -> No
     """Two publications, and later a third one during which the server is killed."""
     model = model_of(tied=False)
     with torch.no_grad():
-        model.lm_head.weight[sorted(turn_end(model, TOKENIZER).ids)] = 0  # long turns
+        model.lm_head.weight[sorted(find_model_turn_end(model, TOKENIZER).ids)] = 0  # long turns
     policies = [copy.deepcopy(model), *(changed(model, factor) for factor in (1.2, 0.8, 1.1))]
-    home = Home(tmp_path)
-    engine = engine_of(model, home)
+    resources = RunResources(tmp_path)
+    engine = engine_of(model, resources)
     prompts = [random_ids(20 + i, seed=i) for i in range(32)]
 
     def begin() -> list[asyncio.Task[Completion]]:
         return [
-            asyncio.create_task(engine.generate(ids, Sampling(400, seed=i), f"{i}"))
+            asyncio.create_task(engine.generate(ids, SamplingParams(400, seed=i), f"{i}"))
             for i, ids in enumerate(prompts)
         ]
 
     async def work() -> tuple[list[Completion], list[Completion]]:
-        await engine.publish(0)
-        await engine.separate()
-        process = engine._servers._process  # type: ignore[attr-defined]
+        await engine.update_weights(0)
+        await engine.snapshot_weights()
+        process = engine._pool._process  # type: ignore[attr-defined]
         calls = begin()
         for version in (1, 2):
             await written(process.url, 32 * 10)
             take_over(model, policies[version])
-            await engine.publish(version)
+            await engine.update_weights(version)
         first, calls = await asyncio.gather(*calls), begin()
         await written(process.url, 32 * 10)
         take_over(model, policies[3])
-        change = asyncio.create_task(engine.publish(3))
+        change = asyncio.create_task(engine.update_weights(3))
         await asyncio.sleep(0.05)
         os.killpg(process._process.pid, signal.SIGKILL)
         await change
         return first, await asyncio.gather(*calls)
 
-    async def whole() -> tuple[list[Completion], list[Completion]]:
+    async def run_and_close() -> tuple[list[Completion], list[Completion]]:
         try:
             return await work()
         finally:
-            await home.close()
+            await resources.close()
 
     def spans(done: list[Completion]) -> list[list[int]]:
         for ids, one in zip(prompts, done, strict=True):
             check_spans(policies, ids, one, 1e-3)
         return [[version for version, _ in one.versions] for one in done]
 
-    first, second = map(spans, asyncio.run(whole()))
+    first, second = map(spans, asyncio.run(run_and_close()))
     assert first.count([0, 1, 2]) > 8  # some turns end early
     assert all(found == sorted(set(found)) for found in first + second)
     assert sum(found[-1] == 3 for found in second) > 8
 
 
 def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+    resources = RunResources(tmp_path)
     engine = VllmEngine(
         model_of(tied=False),
         TOKENIZER,
-        home=home,
+        resources=resources,
         max_rows=8,
         threads=1,
         python=Path(PYTHON),
@@ -198,9 +202,9 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
 
     async def work() -> None:
         try:
-            await engine.generate([5, 6], Sampling(3), "a")
+            await engine.generate([5, 6], SamplingParams(3), "a")
         finally:
-            await home.close()
+            await resources.close()
 
     with pytest.raises(UserError, match=r"not enough memory: lower engine\.memory"):
         asyncio.run(work())
@@ -209,13 +213,13 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
 OF_A_RUN = """
 import asyncio, sys
 from pathlib import Path
-from fieldcraft.engine.home import Home
+from fieldcraft.engine.resources import RunResources
 from test_vllm_real import engine_of, model_of
 
 async def main():
-    engine = engine_of(model_of(tied=False), Home(Path(sys.argv[1])))
-    await engine.publish(0)
-    print(engine._servers._process.url, engine._servers.place, flush=True)
+    engine = engine_of(model_of(tied=False), RunResources(Path(sys.argv[1])))
+    await engine.update_weights(0)
+    print(engine._pool._process.url, engine._pool.exchange_folder, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main())

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from architectures import EQUAL, made, plain_logprobs, sampled_gap, small_keys, trained_gap
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.train.attention import PIECE, _of_run
+from fieldcraft.train.packed_attention import WINDOW_CHUNK_QUERIES, _attend_run
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 
@@ -41,17 +41,19 @@ def test_the_windows_matter() -> None:
     assert abs(near - far).max() > 0.01
 
 
-@pytest.mark.parametrize("window", [3, PIECE - 1, PIECE, PIECE + 9, 10_000])
+@pytest.mark.parametrize(
+    "window", [3, WINDOW_CHUNK_QUERIES - 1, WINDOW_CHUNK_QUERIES, WINDOW_CHUNK_QUERIES + 9, 10_000]
+)
 @pytest.mark.parametrize("past", [0, 7, 400])
 def test_pieces_of_a_run_are_as_one(window: int, past: int) -> None:
     torch.manual_seed(0)
-    count = 2 * PIECE + 30
+    count = 2 * WINDOW_CHUNK_QUERIES + 30
     query = torch.randn(1, 2, count, 4)
     keys, values = torch.randn(2, 1, 2, past + count, 4)
     seen = torch.arange(past + count) <= past + torch.arange(count)[:, None]
     seen &= torch.arange(past + count) > past + torch.arange(count)[:, None] - window
     whole = scaled_dot_product_attention(query, keys, values, attn_mask=seen)
-    found = _of_run(scaled_dot_product_attention, query, keys, values, window)
+    found = _attend_run(scaled_dot_product_attention, query, keys, values, window)
     torch.testing.assert_close(found, whole)
 
 
@@ -59,7 +61,7 @@ def test_a_window_that_layers_do_not_pass_on_is_refused(monkeypatch: pytest.Monk
     model = windowed("gemma3_text", 5)
     for layer in model.model.layers:
         layer.self_attn.sliding_window = None
-    with pytest.raises(UserError, match="do not pass on how far they look back"):
+    with pytest.raises(UserError, match="do not pass their sliding window"):
         Trainer(model, Optim(lr=1e-3), steps=1)
-    with pytest.raises(UserError, match="do not pass on how far they look back"):
+    with pytest.raises(UserError, match="do not pass their sliding window"):
         LocalEngine(model, None, max_rows=1)

@@ -12,7 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import FAILURES, Form, Wire, forms_of
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+    CHANNEL_ERRORS,
+    BroadcastChannel,
+    TensorMeta,
+    make_tensor_metas,
+)
 
 CPU = torch.device("cpu")
 HOST = "127.0.0.1"
@@ -35,11 +40,15 @@ class Ends:
 
     def __init__(self, threads: ThreadPoolExecutor, silence: float = 300.0) -> None:
         self.threads = threads
-        self.sender = Wire(HOST, 0, 0, 3, CPU, silence)
-        self.receivers = [Wire(HOST, self.sender.port, n, 3, CPU, silence) for n in (1, 2)]
+        self.sender = BroadcastChannel(HOST, 0, 0, 3, CPU, silence)
+        self.receivers = [
+            BroadcastChannel(HOST, self.sender.port, n, 3, CPU, silence) for n in (1, 2)
+        ]
 
     def receive(self, tensors: dict[str, Tensor]) -> list[Future[Any]]:
-        return [self.threads.submit(one.receive, forms_of(tensors)) for one in self.receivers]
+        return [
+            self.threads.submit(one.receive, make_tensor_metas(tensors)) for one in self.receivers
+        ]
 
 
 def test_all_receivers_get_what_is_sent_as_often_as_it_is(threads: ThreadPoolExecutor) -> None:
@@ -57,28 +66,28 @@ def test_all_receivers_get_what_is_sent_as_often_as_it_is(threads: ThreadPoolExe
                 assert torch.equal(found[name], tensor)
 
 
-def leave_in_the_middle(port: int, forms: list[Form]) -> None:
+def leave_in_the_middle(port: int, forms: list[TensorMeta]) -> None:
     """A receiver in a process of its own, which dies after two tensors."""
-    Wire(HOST, port, 1, 2, CPU).receive(forms[:2])
+    BroadcastChannel(HOST, port, 1, 2, CPU).receive(forms[:2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_receiver_that_dies_fails_the_sender() -> None:
     many = {f"{i}": torch.zeros(100_000) for i in range(40)}
-    sender = Wire(HOST, 0, 0, 2, CPU, silence=300)
+    sender = BroadcastChannel(HOST, 0, 0, 2, CPU, timeout_seconds=300)
     process = get_context("spawn").Process(
-        target=leave_in_the_middle, args=(sender.port, forms_of(many))
+        target=leave_in_the_middle, args=(sender.port, make_tensor_metas(many))
     )
     process.start()
-    with pytest.raises(FAILURES):
+    with pytest.raises(CHANNEL_ERRORS):
         sender.send(many)
     process.join()
     assert process.exitcode == -signal.SIGKILL
 
 
 def test_who_does_not_come_is_not_waited_for() -> None:
-    sender = Wire(HOST, 0, 0, 2, CPU, silence=1)
-    with pytest.raises(FAILURES):
+    sender = BroadcastChannel(HOST, 0, 0, 2, CPU, timeout_seconds=1)
+    with pytest.raises(CHANNEL_ERRORS):
         sender.send(WEIGHTS)
 
 
@@ -88,6 +97,6 @@ def test_what_is_not_sent_is_not_waited_for(threads: ThreadPoolExecutor) -> None
     ends.sender.send(WEIGHTS)
     for one in coming:
         one.result(300)
-    ends.receivers[0]._silence = timedelta(seconds=0.2)
-    with pytest.raises(FAILURES):
-        ends.receivers[0].receive(forms_of(WEIGHTS))
+    ends.receivers[0]._timeout = timedelta(seconds=0.2)
+    with pytest.raises(CHANNEL_ERRORS):
+        ends.receivers[0].receive(make_tensor_metas(WEIGHTS))

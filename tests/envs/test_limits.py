@@ -12,19 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.base import encode_plain
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.envs import guards
 from fieldcraft.envs.defects import BrokenToolError
-from fieldcraft.envs.environment import Episode, ToolEnvironment
-from fieldcraft.envs.guards import shorten
+from fieldcraft.envs.environment import ToolEnvironment, ToolSession
+from fieldcraft.envs.guards import truncate_middle
 from fieldcraft.tools.base import tool
-from fieldcraft.types import Action, Call, Malformed, Outcome, Task, ToolError, UserError
+from fieldcraft.types import (
+    CallOutcome,
+    CallRecord,
+    MalformedCall,
+    Task,
+    ToolCall,
+    ToolError,
+    UserError,
+)
 from virtual_time import virtually
 
 TOKENIZER = tiny_tokenizer()
-DIALECT = get_dialect("hermes", TOKENIZER)
+DIALECT = make_dialect("hermes", TOKENIZER)
 TASK = Task("t", "who?", ())
 SCHEMA: dict[str, Any] = {"type": "function", "function": {"name": "act", "parameters": {}}}
 
@@ -63,15 +71,15 @@ class Acting:
 
 
 def environment(**budget: Any) -> ToolEnvironment:
-    return ToolEnvironment(DIALECT, [Acting()], Limits(**budget))
+    return ToolEnvironment(DIALECT, [Acting()], BudgetConfig(**budget))
 
 
-def act(env: ToolEnvironment, *given: Any, before: int = 0) -> list[Call]:
-    moves = [w if isinstance(w, Malformed) else Action("act", {"what": w}) for w in given]
+def act(env: ToolEnvironment, *given: Any, before: int = 0) -> list[CallRecord]:
+    moves = [w if isinstance(w, MalformedCall) else ToolCall("act", {"what": w}) for w in given]
 
-    async def run() -> list[Call]:
-        async with env.open(TASK) as episode:
-            return await episode.execute(moves, before)
+    async def run() -> list[CallRecord]:
+        async with env.open_session(TASK) as episode:
+            return await episode.run_calls(moves, before)
 
     return virtually(run())
 
@@ -81,13 +89,13 @@ def act(env: ToolEnvironment, *given: Any, before: int = 0) -> list[Call]:
 
 def test_calls_of_a_turn_run_side_by_side_and_keep_their_order() -> None:
     env = environment(max_calls=4)
-    calls = act(env, 0.02, "b", Malformed("no call"), ToolError("down"), "e")
+    calls = act(env, 0.02, "b", MalformedCall("no call"), ToolError("down"), "e")
     assert [(call.observation, call.outcome) for call in calls] == [
-        ("after 0.02", Outcome.OK),
-        ("b", Outcome.OK),
-        ("no call", Outcome.MALFORMED),
-        ("down", Outcome.FAILED),
-        ("The limit of calls is reached; answer with what you know.", Outcome.REFUSED),
+        ("after 0.02", CallOutcome.OK),
+        ("b", CallOutcome.OK),
+        ("no call", CallOutcome.MALFORMED),
+        ("down", CallOutcome.FAILED),
+        ("The limit of calls is reached; answer with what you know.", CallOutcome.REFUSED),
     ]
     [tool] = env.tools
     assert isinstance(tool, Acting)
@@ -113,7 +121,7 @@ def test_few_calls_run_at_once_in_one_event_loop_after_another() -> None:
     env = environment(concurrent_calls=2, max_calls=9)
     for _ in range(2):
         calls = act(env, *[0.001] * 6)
-        assert {call.outcome for call in calls} == {Outcome.OK}
+        assert {call.outcome for call in calls} == {CallOutcome.OK}
     [tool] = env.tools
     assert isinstance(tool, Acting)
     assert tool.most == 2
@@ -122,31 +130,31 @@ def test_few_calls_run_at_once_in_one_event_loop_after_another() -> None:
 def test_the_gate_counts_the_calls_of_all_rollouts_and_waiting_takes_no_time_of_theirs() -> None:
     env = environment(concurrent_calls=1, call_seconds=1.0)
 
-    async def one() -> list[Call]:
-        async with env.open(TASK) as episode:
-            return await episode.execute([Action("act", {"what": 0.1})], 0)
+    async def one() -> list[CallRecord]:
+        async with env.open_session(TASK) as episode:
+            return await episode.run_calls([ToolCall("act", {"what": 0.1})], 0)
 
-    async def several() -> list[list[Call]]:
+    async def several() -> list[list[CallRecord]]:
         return await asyncio.gather(*(one() for _ in range(12)))
 
     for [call] in virtually(several()):
-        assert (call.outcome, call.seconds) == (Outcome.OK, pytest.approx(0.1))
+        assert (call.outcome, call.seconds) == (CallOutcome.OK, pytest.approx(0.1))
 
 
 def test_a_call_that_does_not_wait_is_answered_in_the_same_turn_of_the_event_loop() -> None:
-    async def run(episode: Episode) -> list[str]:
+    async def run(episode: ToolSession) -> list[str]:
         order = []
         asyncio.get_running_loop().call_soon(order.append, "the loop")
-        [call] = await episode.execute([Action("act", {"what": "the tool"})], 0)
+        [call] = await episode.run_calls([ToolCall("act", {"what": "the tool"})], 0)
         order.append(call.observation)
         await asyncio.sleep(0)
         return order
 
-    async def whole() -> list[str]:
-        async with environment().open(TASK) as episode:
+    async def run_in_session() -> list[str]:
+        async with environment().open_session(TASK) as episode:
             return await run(episode)
 
-    assert asyncio.run(whole()) == ["the tool", "the loop"]
+    assert asyncio.run(run_in_session()) == ["the tool", "the loop"]
 
 
 # -- time ----------------------------------------------------------------------------------------
@@ -156,7 +164,7 @@ def test_a_slow_tool_is_a_failed_call_that_the_model_is_told_of() -> None:
     [call] = act(environment(call_seconds=0.05), asyncio.Event())
     assert (call.observation, call.outcome) == (
         "The tool did not answer within 0.05 s.",
-        Outcome.UNAVAILABLE,
+        CallOutcome.UNAVAILABLE,
     )
     assert call.seconds == pytest.approx(0.05)
 
@@ -169,11 +177,11 @@ def test_a_timeout_of_the_tools_own_is_its_defect() -> None:
 NEVER_RETURNS = """
 import asyncio, time
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Task
 
@@ -184,10 +192,11 @@ def sleep() -> str:
         time.sleep(1)
 
 tokenizer = tiny_tokenizer()
-env = ToolEnvironment(get_dialect("hermes", tokenizer, ""), [sleep], Limits(call_seconds=0.1))
+budget = BudgetConfig(call_seconds=0.1)
+env = ToolEnvironment(make_dialect("hermes", tokenizer, ""), [sleep], budget)
 turns = ['<tool_call>{"name": "sleep", "arguments": {}}</tool_call>', "Oslo"]
 policy = Policy(engine=ScriptedEngine(tokenizer, turns))
-done = asyncio.run(rollout(Task("t", "who?", ()), policy, env, "key"))
+done = asyncio.run(run_rollout(Task("t", "who?", ()), policy, env, "key"))
 print(done.status, done.answer, done.calls[0].observation)
 """
 
@@ -209,7 +218,7 @@ def test_a_tool_that_never_returns_does_not_keep_the_process() -> None:
 
 
 def tokens(text: str) -> int:
-    return len(encode_plain(TOKENIZER, text))
+    return len(encode_untrusted(TOKENIZER, text))
 
 
 def test_a_long_observation_keeps_its_head_and_its_tail() -> None:
@@ -227,8 +236,8 @@ def test_a_long_observation_keeps_its_head_and_its_tail() -> None:
 def test_a_text_that_just_fits_is_left_alone() -> None:
     fits = "a b" * 30 + "c" * 4  # 64 tokens
     assert tokens(fits) == 64
-    assert shorten(fits, 64, TOKENIZER) == (fits, 0)
-    shown, cut = shorten(fits + "x", 64, TOKENIZER)
+    assert truncate_middle(fits, 64, TOKENIZER) == (fits, 0)
+    shown, cut = truncate_middle(fits + "x", 64, TOKENIZER)
     assert cut > 0
     assert tokens(shown) <= 64
 
@@ -236,7 +245,7 @@ def test_a_text_that_just_fits_is_left_alone() -> None:
 @settings(deadline=None)
 @given(st.text(st.characters(), max_size=300), st.sampled_from([64, 100]))
 def test_never_too_many_tokens_and_always_text(text: str, most: int) -> None:
-    shown, cut = shorten(text, most, TOKENIZER)
+    shown, cut = truncate_middle(text, most, TOKENIZER)
     assert tokens(shown) <= most
     shown.encode()
     if not cut:
@@ -247,7 +256,7 @@ def test_never_too_many_tokens_and_always_text(text: str, most: int) -> None:
 def test_of_fifty_megabytes_little_is_read(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is encoded, and made whole, is in proportion to what may be shown."""
     read = Counter[str]()
-    for name in ("encode_plain", "whole_characters"):
+    for name in ("encode_untrusted", "replace_lone_surrogates"):
         work = getattr(guards, name)
 
         def counted(*given: Any, name: str = name, work: Callable[..., Any] = work) -> Any:
@@ -258,15 +267,15 @@ def test_of_fifty_megabytes_little_is_read(piece: str, monkeypatch: pytest.Monke
     [call] = act(environment(), {"piece": piece, "times": 50_000_000 // len(piece)})
     assert call.cut > 49_000_000
     assert tokens(call.observation) <= 2048
-    assert 0 < read["encode_plain"] < 10 * 2048 * guards.MOST_CHARACTERS
-    assert 0 < read["whole_characters"] < 10 * 2048 * guards.MOST_CHARACTERS
+    assert 0 < read["encode_untrusted"] < 10 * 2048 * guards.MAX_CHARACTERS_PER_TOKEN
+    assert 0 < read["replace_lone_surrogates"] < 10 * 2048 * guards.MAX_CHARACTERS_PER_TOKEN
 
 
 def test_what_the_model_is_told_of_a_failure_is_short_too() -> None:
     [call] = act(environment(observation_tokens=64), ToolError("x" * 9999))
-    assert call.outcome is Outcome.FAILED
+    assert call.outcome is CallOutcome.FAILED
     assert call.cut > 9000
-    [call] = act(environment(observation_tokens=64), Malformed("y" * 9999))
+    [call] = act(environment(observation_tokens=64), MalformedCall("y" * 9999))
     assert call.cut > 9000
 
 
@@ -310,8 +319,8 @@ def test_so_it_is_in_a_thread(raised: type[BaseException]) -> None:
         raise raised
 
     async def run() -> None:
-        async with ToolEnvironment(DIALECT, [fail]).open(TASK) as episode:
-            await episode.execute([Action("fail", {})], 0)
+        async with ToolEnvironment(DIALECT, [fail]).open_session(TASK) as episode:
+            await episode.run_calls([ToolCall("fail", {})], 0)
 
     with pytest.raises(BrokenToolError, match=f"raised {raised.__name__}"):
         asyncio.run(run())
@@ -333,10 +342,10 @@ def test_an_argument_may_have_any_name() -> None:
         """
         return name
 
-    async def run() -> list[Call]:
-        async with ToolEnvironment(DIALECT, [greet]).open(TASK) as episode:
-            return await episode.execute([Action("greet", {"self": 1})], 0)
+    async def run() -> list[CallRecord]:
+        async with ToolEnvironment(DIALECT, [greet]).open_session(TASK) as episode:
+            return await episode.run_calls([ToolCall("greet", {"self": 1})], 0)
 
     [call] = asyncio.run(run())
-    assert call.outcome is Outcome.MALFORMED
+    assert call.outcome is CallOutcome.MALFORMED
     assert "self" in call.observation

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.evals.achievement import achieved_so_far, achievement
+from fieldcraft.evals.achievement import describe_achievement, describe_partial_run
 
 
 def entry(em: float | None, calls: float = 1.5, **given: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ RAISED = "rl raised exact match from 0.800 after sft to 0.870 (p < 0.001); the a
     ],
 )
 def test_how_the_agent_calls_tools(last: dict[str, Any], calls: str) -> None:
-    assert achievement(report(**last)) == RAISED + calls
+    assert describe_achievement(report(**last)) == RAISED + calls
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,26 @@ def test_how_the_agent_calls_tools(last: dict[str, Any], calls: str) -> None:
     ],
 )
 def test_what_the_last_stage_changed(p_value: float, em: float, begins: str) -> None:
-    assert str(achievement(report(p_value, em=em))).startswith(begins)
+    assert str(describe_achievement(report(p_value, em=em))).startswith(begins)
 
 
 def test_without_a_comparison_the_rate_is_told_and_without_a_grade_nothing() -> None:
     alone = report() | {"pairwise": []}
-    assert str(achievement(alone)).startswith("rl answers 87 % of the questions right; the agent")
+    assert str(describe_achievement(alone)).startswith(
+        "rl answers 87 % of the questions right; the agent"
+    )
     untested = report(None)  # type: ignore[arg-type]
-    assert achievement(untested) == achievement(alone)
-    assert achievement(report() | {"evals": {"rl": entry(None)}}) is None
-    assert achievement(report() | {"evals": {}}) is None
+    assert describe_achievement(untested) == describe_achievement(alone)
+    assert describe_achievement(report() | {"evals": {"rl": entry(None)}}) is None
+    assert describe_achievement(report() | {"evals": {}}) is None
 
 
 def test_what_a_run_that_goes_on_has_achieved_so_far() -> None:
-    said = achieved_so_far(["sft", "rl"], {"workflow": entry(0.1), "sft": entry(0.8)})
-    assert said == "sft answers 80 % of the questions right; the agent makes 1.50 calls a question."
-    assert achieved_so_far(["sft", "rl"], {"sft": {}}) is None
+    message = describe_partial_run(["sft", "rl"], {"workflow": entry(0.1), "sft": entry(0.8)})
+    assert (
+        message == "sft answers 80 % of the questions right; the agent makes 1.50 calls a question."
+    )
+    assert describe_partial_run(["sft", "rl"], {"sft": {}}) is None
 
 
 def row(title: str, em: float, no_call: float | None) -> dict[str, Any]:
@@ -82,12 +86,12 @@ def test_over_seeds_the_last_comparison_counts() -> None:
         "rows": [row("SFT", 0.8, 0.9), row("RL", 0.9, 0.95), row("Other", 0.5, None)],
         "comparisons": [{"baseline": "SFT", "model": "RL", "p_value": 0.02}],
     }
-    assert achievement(table) == (
+    assert describe_achievement(table) == (
         "RL raised exact match from 0.800 after SFT to 0.900 (p = 0.020) in the mean of 3 seeds;"
         " the agent answers 95 % of what it knows without a call."
     )
     bare = table | {"comparisons": [], "seeds": [4]}
-    assert achievement(bare) == (
+    assert describe_achievement(bare) == (
         "Other answers 50 % of the questions right with one seed; the agent makes 1.00 calls a"
         " question."
     )

@@ -5,14 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from fieldcraft.evals.charts import accuracy_against_calls, apart
-from fieldcraft.evals.curves import (
-    DESKTOP,
-    course,
-    course_keys,
-    course_spans,
-    learning_curves,
-    logged,
+from fieldcraft.evals.charts import draw_accuracy_against_calls, separate_overlaps
+from fieldcraft.evals.curves import draw_learning_curves, read_points
+from fieldcraft.evals.run_overview import (
+    DESKTOP_LAYOUT,
+    draw_run_overview,
+    lay_out_spans,
+    make_overview_legend,
 )
 
 
@@ -70,17 +69,17 @@ def places(chart, name, y):
 
 def test_stages_are_one_after_the_other_along_the_steps():
     starts = {"sft": None, "rl1": "sft", "rl2": "sft"}
-    spans = course_spans(CURVES, EVALS, ORDER, starts, DESKTOP)
+    spans = lay_out_spans(CURVES, EVALS, ORDER, starts, DESKTOP_LAYOUT)
     width = 22 / 14  # an evaluated point, of 22 steps
     assert [span.name for span in spans] == ORDER
     assert [span.start for span in spans] == pytest.approx([-width, 0, 11])
     assert [span.end for span in spans] == pytest.approx([0, 11, 22])
     assert [len(span.rows) for span in spans] == [0, 11, 11]
-    assert [span.after for span in spans] == ["", "", "sft"]  # rl2 continues sft, not rl1
+    assert [span.starts_from for span in spans] == ["", "", "sft"]  # rl2 continues sft, not rl1
 
 
 def test_the_first_picture_has_rollouts_heldout_points_and_evaluations():
-    for chart in course(CURVES, EVALS, ORDER, {}, SLOTS):
+    for chart in draw_run_overview(CURVES, EVALS, ORDER, {}, SLOTS):
         rollouts = values(chart, "rl1, training rollouts", "exact match")
         assert rollouts[0] == (0, 0.5)
         assert rollouts[5] == (5, 0.7)
@@ -99,7 +98,7 @@ def test_the_first_picture_has_rollouts_heldout_points_and_evaluations():
 
 
 def test_the_places_of_values_are_those_of_the_drawing():
-    chart, _ = course(CURVES, EVALS, ORDER, {}, SLOTS)
+    chart, _ = draw_run_overview(CURVES, EVALS, ORDER, {}, SLOTS)
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', chart.svg).groups())
     assert (width, height) == pytest.approx((11.6 * 72, 4.6 * 72))
     line = places(chart, "rl1, training rollouts", "exact match")
@@ -115,17 +114,17 @@ def test_the_places_of_values_are_those_of_the_drawing():
 
 
 def test_the_marks_of_the_picture_are_explained():
-    assert list(course_keys(CURVES, EVALS, ORDER)) == [
+    assert list(make_overview_legend(CURVES, EVALS, ORDER)) == [
         *("sampled", "heldout", "evaluated", "optimum", "optimum-training"),
     ]
     plain = {"sft": {**entry(0.6, 1.8), "calls_optimal_mean": None}}
-    assert list(course_keys({}, plain, ["sft"])) == ["evaluated"]
+    assert list(make_overview_legend({}, plain, ["sft"])) == ["evaluated"]
 
 
 def test_a_run_without_reinforcement_learning_has_its_stages_as_points():
     supervised = {"sft1": entry(0.2, 1.0), "sft2": entry(0.6, 1.8)}
     slots = {"sft1": 0, "sft2": 1}
-    chart, _ = course({"sft1": CURVES["sft"]}, supervised, ["sft1", "sft2"], {}, slots)
+    chart, _ = draw_run_overview({"sft1": CURVES["sft"]}, supervised, ["sft1", "sft2"], {}, slots)
     assert [p["points"][0][2:] for p in chart.points if p["y"] == "exact match"] == [
         ["sft1", 0.2],
         ["sft2", 0.6],
@@ -135,13 +134,13 @@ def test_a_run_without_reinforcement_learning_has_its_stages_as_points():
 
 
 def test_nothing_to_show_is_no_picture():
-    assert course({"sft": CURVES["sft"]}, {}, ["sft"], {}, SLOTS) == []
+    assert draw_run_overview({"sft": CURVES["sft"]}, {}, ["sft"], {}, SLOTS) == []
     ungraded = {**entry(0.5, 1.0), "em": None, "em_ci95": None}
-    assert course({}, {"sft": ungraded}, ["sft"], {}, SLOTS) == []
+    assert draw_run_overview({}, {"sft": ungraded}, ["sft"], {}, SLOTS) == []
 
 
 def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
-    chart, _ = course({"rl1": CURVES["rl1"]}, {}, ["rl1"], {}, {"rl1": 0})
+    chart, _ = draw_run_overview({"rl1": CURVES["rl1"]}, {}, ["rl1"], {}, {"rl1": 0})
     assert len(values(chart, "rl1, training rollouts", "calls per question")) == 11
 
 
@@ -149,7 +148,7 @@ def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
 
 
 def test_learning_curves_tell_their_values_and_have_ticks():
-    charts = {chart.title: chart for chart in learning_curves(CURVES, SLOTS)}
+    charts = {chart.title: chart for chart in draw_learning_curves(CURVES, SLOTS)}
     assert values(charts["KL"], "rl1", "kl")[10] == (10, 0.1)
     assert values(charts["Clipped"], "rl2", "clipped")[5] == (5, 0.005)
     exact = charts["Exact match while training"]
@@ -165,7 +164,7 @@ def test_learning_curves_tell_their_values_and_have_ticks():
 )
 def test_ticks_of_losses_are_plain_numbers(low, high):
     rows = [{"step": step, "loss": low + (high - low) * step / 4} for step in range(5)]
-    [chart] = learning_curves({"sft": rows}, {"sft": 0})
+    [chart] = draw_learning_curves({"sft": rows}, {"sft": 0})
     assert "mathdefault" not in chart.svg
     assert "$" not in chart.svg
     shown = re.findall(r">([^<>]+)</text>", chart.svg)
@@ -176,7 +175,7 @@ def test_ticks_of_losses_are_plain_numbers(low, high):
 
 def test_long_stages_are_thinned_to_means():
     rows = [{"step": step, "grad_norm": float(step % 2)} for step in range(4_800)]
-    [chart] = learning_curves({"sft": rows}, {"sft": 0})
+    [chart] = draw_learning_curves({"sft": rows}, {"sft": 0})
     found = values(chart, "sft", "gradient norm")
     assert len(found) == 480
     assert found[0] == (4.5, 0.5)  # steps 0 to 9
@@ -184,7 +183,7 @@ def test_long_stages_are_thinned_to_means():
 
 def test_what_is_not_a_finite_number_is_not_drawn():
     rows = [{"em": None}, {"em": float("nan")}, {"step": 7, "em": 0.5}, {}]
-    assert logged(rows, "em") == [(7.0, 0.5)]
+    assert read_points(rows, "em") == [(7.0, 0.5)]
 
 
 # -- points that would hide each other -----------------------------------------------------------
@@ -193,13 +192,13 @@ def test_what_is_not_a_finite_number_is_not_drawn():
 def test_points_of_equal_value_are_put_side_by_side():
     points = [(1.0, 0.9), (1.01, 0.91), (2.0, 0.9), (1.0, 0.2), (0.99, 0.9)]
     # the first, second and last are within reach of the first: 1 - 0.1, 1 and 1 + 0.1
-    assert apart(points, (0.1, 0.05)) == pytest.approx([0.9, 1.01, 2.0, 1.0, 1.1])
-    assert apart([(1.0, 0.5), (1.0, 0.5)], (0.1, 0.05)) == pytest.approx([0.95, 1.05])
+    assert separate_overlaps(points, (0.1, 0.05)) == pytest.approx([0.9, 1.01, 2.0, 1.0, 1.1])
+    assert separate_overlaps([(1.0, 0.5), (1.0, 0.5)], (0.1, 0.05)) == pytest.approx([0.95, 1.05])
 
 
 def test_equal_stages_can_be_told_apart_in_the_chart():
     evals = {"sft": entry(0.9, 1.5), "rl1": entry(0.9, 1.5), "rl2": entry(0.9, 1.5)}
-    chart = accuracy_against_calls(evals, ORDER, SLOTS)
+    chart = draw_accuracy_against_calls(evals, ORDER, SLOTS)
     told = [part["points"][0] for part in chart.points]
     assert [point[2:] for point in told] == [[1.5, 0.9]] * 3  # the values stay what they are
     across = [point[0] for point in told]

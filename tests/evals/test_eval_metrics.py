@@ -1,8 +1,17 @@
 import pytest
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.tables import detail_tables
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory, UserError
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.tables import build_detail_tables
+from fieldcraft.types import (
+    Author,
+    CallOutcome,
+    CallRecord,
+    Segment,
+    Status,
+    Task,
+    Trajectory,
+    UserError,
+)
 
 
 def make(
@@ -16,7 +25,7 @@ def make(
     **meta,
 ):
     """`outcomes` has one letter a call: o(k), f(ailed), m(alformed), r(efused)."""
-    letters = {outcome.value[0]: outcome for outcome in Outcome}
+    letters = {outcome.value[0]: outcome for outcome in CallOutcome}
     return Trajectory(
         Task(name, "?", ("a",), meta),
         segments=[
@@ -27,7 +36,7 @@ def make(
             Segment(Author.POLICY, [0] * 3, ""),
         ],
         calls=[
-            Call("search", {"query": str(i)}, "", letters[letter], 0.5)
+            CallRecord("search", {"query": str(i)}, "", letters[letter], 0.5)
             for i, letter in enumerate(outcomes)
         ],
         status=status,
@@ -47,7 +56,7 @@ SET = [
 
 
 def test_the_summary_of_a_small_set_by_hand():
-    found = summarise(SET)
+    found = summarise_evaluation(SET)
     interval = found.pop("em_ci95")
     assert interval == pytest.approx([0.300642, 0.954413], abs=1e-6)
     assert found == {
@@ -127,14 +136,16 @@ def test_the_summary_of_a_small_set_by_hand():
 
 
 def test_levels_have_their_own_rows():
-    found = summarise([make("a", 1.0, "o", level=1), make("b", 0.0, level=1), make("c", 1.0)])
+    found = summarise_evaluation(
+        [make("a", 1.0, "o", level=1), make("b", 0.0, level=1), make("c", 1.0)]
+    )
     assert found["by_level"] == {
         "1": {"n": 2, "em": 0.5, "calls_mean": 0.5, "calls_optimal_mean": None}
     }
-    other = summarise([make("a", 1.0, level="easy"), make("b", 0.0, "oo", level="hard")])
-    assert len(detail_tables({"x": found})) == 1
-    _, levels = detail_tables({"x": found, "y": other})
-    assert levels.heads == ["1\nn=2", "easy\nn=1", "hard\nn=1"]
+    other = summarise_evaluation([make("a", 1.0, level="easy"), make("b", 0.0, "oo", level="hard")])
+    assert len(build_detail_tables({"x": found})) == 1
+    _, levels = build_detail_tables({"x": found, "y": other})
+    assert levels.headers == ["1\nn=2", "easy\nn=1", "hard\nn=1"]
     assert levels.rows == [
         ("x", ("0.500 (0.50)", "", "")),
         ("y", ("", "1.000 (0.00)", "0.000 (2.00)")),
@@ -142,12 +153,12 @@ def test_levels_have_their_own_rows():
 
 
 def test_hops_are_in_the_order_of_numbers():
-    found = summarise([make(str(hops), 1.0, hops=hops) for hops in (10, 9, 1)])
+    found = summarise_evaluation([make(str(hops), 1.0, hops=hops) for hops in (10, 9, 1)])
     assert list(found["by_hops"]) == ["1", "9", "10"]
 
 
 def test_without_calls_or_knowledge_of_the_world_the_numbers_are_none():
-    found = summarise([make("a", 1.0), make("b", None)])
+    found = summarise_evaluation([make("a", 1.0), make("b", None)])
     for key in ("tool_productivity", "calls_optimal_mean", "optimal_rate", "known", "unknown"):
         assert found[key] is None
     for key in ("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"):
@@ -157,58 +168,65 @@ def test_without_calls_or_knowledge_of_the_world_the_numbers_are_none():
     assert found["offloading_rate"] is None
     assert (found["correct"], found["calls"]["written"]) == (1, 0)
     assert found["by_hops"] == {}
-    assert summarise([make("a", None)])["em"] is None
-    assert summarise([make("a", None)])["em_ci95"] is None
+    assert summarise_evaluation([make("a", None)])["em"] is None
+    assert summarise_evaluation([make("a", None)])["em_ci95"] is None
 
 
 def test_the_optimum_is_left_out_when_only_some_tasks_know_it():
     assert (
-        summarise([make("a", 1.0, calls_optimal=1), make("b", 1.0)])["calls_optimal_mean"] is None
+        summarise_evaluation([make("a", 1.0, calls_optimal=1), make("b", 1.0)])[
+            "calls_optimal_mean"
+        ]
+        is None
     )
 
 
 def test_splits_are_apart_and_one_leads():
     questions = [make("a", 1.0, split="train"), make("b", 0.0, split="heldout")]
-    found = summarise(questions, "heldout")
+    found = summarise_evaluation(questions, "heldout")
     assert (found["n"], found["em"], found["split"]) == (1, 0.0, "heldout")
     assert {name: part["em"] for name, part in found["splits"].items()} == {
         "heldout": 0.0,
         "train": 1.0,
     }
     known = [make("a", 1.0, "o", split="known", known=True), make("b", 0.0, "", split="heldout")]
-    assert summarise(known, "heldout")["offloading_rate"] == 1.0
-    assert summarise(known, "heldout")["splits"]["heldout"]["offloading_rate"] is None
-    other = summarise(questions, "train")
+    assert summarise_evaluation(known, "heldout")["offloading_rate"] == 1.0
+    assert summarise_evaluation(known, "heldout")["splits"]["heldout"]["offloading_rate"] is None
+    other = summarise_evaluation(questions, "train")
     assert (other["n"], other["em"], other["split"]) == (1, 1.0, "train")
     for split in (None, "mixed"):  # none leads, or one that has no questions
-        both = summarise(questions, split)
+        both = summarise_evaluation(questions, split)
         assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
-    assert "splits" not in summarise([make("a", 1.0, split="heldout")], "heldout")
+    assert "splits" not in summarise_evaluation([make("a", 1.0, split="heldout")], "heldout")
 
 
 def test_samples_of_one_question_do_not_narrow_the_interval():
-    once = summarise([make("a", 1.0), make("b", 0.0)])
-    thrice = summarise([make(name, em) for name, em in (("a", 1.0), ("b", 0.0)) for _ in range(3)])
+    once = summarise_evaluation([make("a", 1.0), make("b", 0.0)])
+    thrice = summarise_evaluation(
+        [make(name, em) for name, em in (("a", 1.0), ("b", 0.0)) for _ in range(3)]
+    )
     assert thrice["n"] == 6
     assert thrice["em_ci95"] == once["em_ci95"]
 
 
 def test_questions_of_one_cluster_widen_the_interval():
     """40 pairs of questions, each right or wrong as a whole."""
-    apart = summarise([make(str(i), float(i % 4 < 2)) for i in range(80)])
+    apart = summarise_evaluation([make(str(i), float(i % 4 < 2)) for i in range(80)])
     pairs = [make(str(i), float(i % 4 < 2), cluster=i // 2) for i in range(80)]
     assert (apart["em"], apart["n_effective"]) == (0.5, 80)
     # sums of distances are 1 or -1: 40 * 40/39 * 79/80 = 40.513; alone 80/4 = 20; alike 2
-    assert summarise(pairs)["n_effective"] == pytest.approx(80 / (42.5128 / 21), abs=1e-4)
-    assert summarise(pairs)["em_ci95"] == pytest.approx([0.351, 0.649], abs=1e-3)
+    assert summarise_evaluation(pairs)["n_effective"] == pytest.approx(
+        80 / (42.5128 / 21), abs=1e-4
+    )
+    assert summarise_evaluation(pairs)["em_ci95"] == pytest.approx([0.351, 0.649], abs=1e-3)
     assert apart["em_ci95"] == pytest.approx([0.393, 0.607], abs=1e-3)
 
 
 def test_a_weighted_match_is_refused():
     with pytest.raises(ValueError, match=r"1\.5"):
-        summarise([make("a", 1.5)])
+        summarise_evaluation([make("a", 1.5)])
 
 
 def test_nothing_to_summarise():
     with pytest.raises(UserError, match="at least one task"):
-        summarise([])
+        summarise_evaluation([])

@@ -11,19 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fieldcraft.evals.curves import CURVES
+from fieldcraft.evals.curves import METRIC_CURVES
 from fieldcraft.evals.fidelity import (
-    fidelity_row,
-    fidelity_table,
-    judge_by_tool,
+    build_fidelity_table,
+    compute_fidelity_metrics,
+    judge_against_tool,
     summarise_fidelity,
 )
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.types import Call, Outcome, Task, ToolError, ToolUnavailable, Trajectory, UserError
-from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity, deal
-from fieldcraft.worlds.atlas.fidelity import judge_by_world
-from fieldcraft.worlds.base import Verdict
+from fieldcraft.types import (
+    CallOutcome,
+    CallRecord,
+    Task,
+    ToolError,
+    ToolUnavailableError,
+    Trajectory,
+    UserError,
+)
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity
+from fieldcraft.worlds.atlas.fidelity import judge_atlas_simulations
+from fieldcraft.worlds.atlas.generation import generate_atlas
+from fieldcraft.worlds.base import SimulationVerdict
 from training_parts import FixedTool
 
 ENTITIES = {
@@ -47,13 +56,13 @@ FACTS = {
 }
 WORLD = Atlas(ENTITIES, FACTS, {})
 PATH = ("Ada Lin", "employer", "headquarters", "country")
-TRUTH = partial(judge_by_world, WORLD)
+TRUTH = partial(judge_atlas_simulations, WORLD)
 ADA = (
     'result 1: "Ada Lin"\n'
     "Ada Lin is a person with the employer {}, the birthplace {}, the mentor {}."
 )
 ACME = 'result 1: "AcMe"\nAcMe is a company with the headquarters {}, in {}, the founder {}.'
-DEALT = [deal(people=40, taught=0.4, heldout=0.5, seed=seed) for seed in range(4)]
+DEALT = [generate_atlas(people=40, taught=0.4, heldout=0.5, seed=seed) for seed in range(4)]
 REAL_ADA = ADA.format("AcMe", "EasPor", "Bo Ber")
 REAL_ACME = ACME.format("NorPor", "WesLan", "Cy Dal")
 
@@ -61,13 +70,15 @@ REAL_ACME = ACME.format("NorPor", "WesLan", "Cy Dal")
 def simulation(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> Trajectory:
     """A rollout whose searches (query, observation) were simulated."""
     meta = {} if path is None else {"path": list(path)}
-    made = [Call("search", {"query": q}, text, Outcome.OK, 0.0, True) for q, text in calls]
+    made = [
+        CallRecord("search", {"query": q}, text, CallOutcome.OK, 0.0, True) for q, text in calls
+    ]
     return Trajectory(Task("t", "?", ("WesLan",), meta), calls=made)
 
 
 def verdicts(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> list[object]:
     """(holds, contradicts, well-formed) of each, None where there is no verdict."""
-    found = judge_by_world(WORLD, simulation(*calls, path=path))
+    found = judge_atlas_simulations(WORLD, simulation(*calls, path=path))
     return [v and (v.holds, v.contradicts, v.well_formed) for v in found]
 
 
@@ -139,7 +150,7 @@ def test_off_the_path_the_whole_article_is_needed(path: tuple[str, ...] | None) 
 def test_what_the_world_does_not_know_is_counted_apart() -> None:
     strange = ["Ada Lan", "ada lin", "", 3, ["Ada Lin"], None]
     trajectory = simulation(*((query, REAL_ADA) for query in strange), ("AcMe", REAL_ACME))
-    found = judge_by_world(WORLD, trajectory)
+    found = judge_atlas_simulations(WORLD, trajectory)
     assert found[:-1] == [None] * len(strange)
     summary = summarise_fidelity(found)
     assert (summary["n"], summary["unknown"], summary["holds"]) == (1, 6, 1.0)
@@ -148,8 +159,8 @@ def test_what_the_world_does_not_know_is_counted_apart() -> None:
 def test_only_simulated_calls_are_judged_and_an_unclosed_one_has_no_form() -> None:
     trajectory = simulation(("Ada Lin", REAL_ADA), ("Ada Lin", REAL_ADA))
     trajectory.calls[0].simulated = False
-    trajectory.calls[1].outcome = Outcome.FAILED
-    [verdict] = judge_by_world(WORLD, trajectory)
+    trajectory.calls[1].outcome = CallOutcome.FAILED
+    [verdict] = judge_atlas_simulations(WORLD, trajectory)
     assert verdict is not None
     assert (verdict.holds, verdict.well_formed) == (True, False)
 
@@ -164,10 +175,12 @@ def test_the_real_articles_are_perfect_and_a_changed_one_is_not(
     world: Atlas, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(sorted(world.entities)))
-    article = f'result 1: "{name}"\n{world.passage(name)["text"]}'
+    article = f'result 1: "{name}"\n{world.make_passage(name)["text"]}'
     trajectory = simulation((name, article), path=None)
     taught = world.entities[name].region == "taught"
-    assert judge_by_world(world, trajectory) == [Verdict(True, True, False, taught=taught)]
+    assert judge_atlas_simulations(world, trajectory) == [
+        SimulationVerdict(True, True, False, taught=taught)
+    ]
     relation, kind = data.draw(
         st.sampled_from(sorted(RELATIONS[world.entities[name].kind].items()))
     )
@@ -175,7 +188,9 @@ def test_the_real_articles_are_perfect_and_a_changed_one_is_not(
     others = sorted(n for n, e in world.entities.items() if e.kind == kind and n != value)
     changed = f"the {relation} {data.draw(st.sampled_from(others))}"
     trajectory.calls[0].observation = article.replace(f"the {relation} {value}", changed)
-    assert judge_by_world(world, trajectory) == [Verdict(True, False, True, taught=taught)]
+    assert judge_atlas_simulations(world, trajectory) == [
+        SimulationVerdict(True, False, True, taught=taught)
+    ]
 
 
 # -- against the real tool -----------------------------------------------------------------------
@@ -200,7 +215,7 @@ def test_against_a_real_search(tmp_path: Path) -> None:
         path=None,
     )
     object.__setattr__(trajectory.task, "answers", ("The James Bond", ""))
-    found = asyncio.run(judge_by_tool(tool, trajectory))
+    found = asyncio.run(judge_against_tool(tool, trajectory))
     assert [v and (v.holds, v.well_formed, v.contradicts, v.taught) for v in found] == [
         (True, True, None, None),
         (True, True, None, None),
@@ -223,17 +238,17 @@ def test_where_the_real_tool_fails_there_is_no_verdict() -> None:
         raise ToolError("no server")
 
     trajectory = simulation(("Ada Lin", REAL_ADA))
-    assert asyncio.run(judge_by_tool(FixedTool(down), trajectory)) == [None]
+    assert asyncio.run(judge_against_tool(FixedTool(down), trajectory)) == [None]
     trajectory.calls[0].tool = "look"
-    assert asyncio.run(judge_by_tool(FixedTool(str), trajectory)) == [None]
+    assert asyncio.run(judge_against_tool(FixedTool(str), trajectory)) == [None]
 
 
 def test_where_the_real_tool_does_not_answer_nothing_is_measured() -> None:
-    def gone(query: str) -> str:
-        raise ToolUnavailable("Search failed: the server cannot be reached.")
+    def fail(query: str) -> str:
+        raise ToolUnavailableError("Search failed: the server cannot be reached.")
 
     with pytest.raises(UserError, match=r"^the real tool 'search', .* \(Search failed: the server"):
-        asyncio.run(judge_by_tool(FixedTool(gone), simulation(("Ada Lin", REAL_ADA))))
+        asyncio.run(judge_against_tool(FixedTool(fail), simulation(("Ada Lin", REAL_ADA))))
 
 
 # -- summaries -----------------------------------------------------------------------------------
@@ -241,9 +256,9 @@ def test_where_the_real_tool_does_not_answer_nothing_is_measured() -> None:
 
 def test_rates_by_hand() -> None:
     found = [
-        Verdict(True, True, False, taught=True),
-        Verdict(True, False, True, taught=True),
-        Verdict(False, False, True, taught=False),
+        SimulationVerdict(True, True, False, taught=True),
+        SimulationVerdict(True, False, True, taught=True),
+        SimulationVerdict(False, False, True, taught=False),
         None,
     ]
     third = pytest.approx(1 / 3)
@@ -266,8 +281,9 @@ def test_rates_by_hand() -> None:
 
 
 def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
-    row = fidelity_row(
-        partial(judge_by_world, WORLD), [simulation(("AcMe", REAL_ACME)), simulation(("x", ""))]
+    row = compute_fidelity_metrics(
+        partial(judge_atlas_simulations, WORLD),
+        [simulation(("AcMe", REAL_ACME)), simulation(("x", ""))],
     )
     assert row == {
         **{"fidelity/n": 1, "fidelity/unknown": 1},
@@ -276,8 +292,8 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
         "fidelity/untaught/contradicts": 0.0,
         "fidelity/untaught/well_formed": 1.0,
     }
-    assert fidelity_row(lambda _: None, [simulation()]) == {}  # nobody knows the truth
-    assert fidelity_row(TRUTH, [simulation()]) == {
+    assert compute_fidelity_metrics(lambda _: None, [simulation()]) == {}  # nobody knows the truth
+    assert compute_fidelity_metrics(TRUTH, [simulation()]) == {
         "fidelity/n": 0,
         "fidelity/unknown": 0,
     }
@@ -285,10 +301,10 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
 
 def test_the_table_shows_taught_and_untaught_apart() -> None:
     trajectory = simulation(("AcMe", REAL_ACME), ("NorPor", "No result."), ("x", ""))
-    summary = summarise_fidelity(judge_by_world(WORLD, trajectory))
+    summary = summarise_fidelity(judge_atlas_simulations(WORLD, trajectory))
     console = Console(file=io.StringIO(), width=80)
     entry = {"fidelity": summary, "em_simulated": 0.25, "em_real": None}
-    console.print(fidelity_table({"run/sft3": entry}))
+    console.print(build_fidelity_table({"run/sft3": entry}))
     shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert ["run/sft3", "2", "0.500", "0.000", "1.000", "1", "0.250"] in shown
     assert ["taught", "1", "0.000", "0.000", "1.000"] in shown
@@ -296,5 +312,5 @@ def test_the_table_shows_taught_and_untaught_apart() -> None:
 
 
 def test_the_report_shows_the_curve() -> None:
-    row = fidelity_row(TRUTH, [simulation(("AcMe", REAL_ACME))])
-    assert {curve.key for curve in CURVES} & row.keys() == {"fidelity/holds"}
+    row = compute_fidelity_metrics(TRUTH, [simulation(("AcMe", REAL_ACME))])
+    assert {curve.key for curve in METRIC_CURVES} & row.keys() == {"fidelity/holds"}

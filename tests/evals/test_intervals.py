@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fieldcraft.evals.intervals import (
     T975,
     Interval,
-    effective_size,
+    effective_sample_size,
+    interval_over_seeds,
     newcombe_interval,
-    paired_interval,
-    seeds_interval,
+    paired_difference_interval,
     wilson_interval,
 )
 
@@ -60,10 +60,14 @@ def test_the_interval_of_two_shares_mirrors(n: tuple[int, int], data: st.DataObj
 def test_the_interval_of_a_difference_by_hand() -> None:
     # 8 of 40 gained and 3 lost: 8.5 - 3.5 of 42 is 0.119048;
     # half = 1.959964 / 42 * sqrt(8.5 + 3.5 - 42 * 0.119048^2) = 0.157595
-    assert paired_interval(0.2, 0.075, 40) == pytest.approx((-0.038547, 0.276642), abs=1e-6)
-    assert paired_interval(0.075, 0.2, 40) == pytest.approx((-0.276642, 0.038547), abs=1e-6)
+    assert paired_difference_interval(0.2, 0.075, 40) == pytest.approx(
+        (-0.038547, 0.276642), abs=1e-6
+    )
+    assert paired_difference_interval(0.075, 0.2, 40) == pytest.approx(
+        (-0.276642, 0.038547), abs=1e-6
+    )
     # nothing changed on 98 questions: half = 1.959964 / 100 * sqrt(1)
-    assert paired_interval(0.0, 0.0, 98) == pytest.approx((-0.01959964, 0.01959964))
+    assert paired_difference_interval(0.0, 0.0, 98) == pytest.approx((-0.01959964, 0.01959964))
 
 
 # -- clusters ----------------------------------------------------------------------------------
@@ -73,28 +77,30 @@ def test_the_effective_size_by_hand() -> None:
     # Three clusters of two; mean 1/2. Sums of distances are 1, -1 and 0: 2 * 3/2 * 5/6 = 2.5.
     # Alike they would have the effect 12/6 = 2; alone 6/4 = 1.5; so (2.5 + 2) / (1.5 + 1) = 1.8.
     # t with 5 degrees of freedom over t with 2: (2.571 / 4.303)^2 = 0.356994.
-    found = effective_size([1, 1, 0, 0, 1, 0], list("aabbcc"))
+    found = effective_sample_size([1, 1, 0, 0, 1, 0], list("aabbcc"))
     assert found == pytest.approx(6 / 1.8 * 0.356994, abs=1e-5)
     # All right: nothing to see of clusters, which therefore count as alike.
-    assert effective_size([1] * 6, list("aabbcc")) == pytest.approx(6 / 2 * 0.356994, abs=1e-5)
+    assert effective_sample_size([1] * 6, list("aabbcc")) == pytest.approx(
+        6 / 2 * 0.356994, abs=1e-5
+    )
     # One of 6 in each of 40 clusters: less alike than by chance, so the effect is 1; t has 30
     # degrees of freedom and more.
     values = [1, 0, 0, 0, 0, 0] * 40
-    assert effective_size(values, [i // 6 for i in range(240)]) == 240
+    assert effective_sample_size(values, [i // 6 for i in range(240)]) == 240
 
 
 def test_without_clusters_the_size_is_the_number() -> None:
-    assert effective_size([1, 0, 1], "abc") == 3
-    assert effective_size([1], "a") == 1
-    assert effective_size([], "") == 0
-    assert effective_size([1, 0, 1], "aaa") == 0.0  # nothing is known of other clusters
+    assert effective_sample_size([1, 0, 1], "abc") == 3
+    assert effective_sample_size([1], "a") == 1
+    assert effective_sample_size([], "") == 0
+    assert effective_sample_size([1, 0, 1], "aaa") == 0.0  # nothing is known of other clusters
 
 
 def test_whole_clusters_count_as_one() -> None:
     values = [float(i % 3 == 0) for i in range(60) for _ in range(5)]
     clusters = [i for i in range(60) for _ in range(5)]
-    assert effective_size(values, clusters) == pytest.approx(60, rel=0.02)
-    assert effective_size([1.0] * 300, clusters) == pytest.approx(60)
+    assert effective_sample_size(values, clusters) == pytest.approx(60, rel=0.02)
+    assert effective_sample_size([1.0] * 300, clusters) == pytest.approx(60)
     assert wilson_interval(1.0, 60)[0] < 0.95 < wilson_interval(1.0, 300)[0]
 
 
@@ -122,7 +128,7 @@ def test_coverage_where_questions_come_in_clusters(rate: float, strength: float)
 
     def clustered(rng: random.Random) -> Interval:
         values = answers(rng)
-        return wilson_interval(fmean(values), effective_size(values, clusters))
+        return wilson_interval(fmean(values), effective_sample_size(values, clusters))
 
     assert coverage(rate, plain, 1000) < 0.90
     assert 0.92 < coverage(rate, clustered, 1000) < 0.99
@@ -145,20 +151,24 @@ def test_the_quantiles_are_those_of_students_distribution() -> None:
 def test_the_interval_over_seeds() -> None:
     narrow = (0.5, 0.5)
     # s = 0.1, 4.303 * 0.1 / sqrt(3) = 0.24843...
-    assert seeds_interval([0.4, 0.5, 0.6], narrow) == pytest.approx([0.25157, 0.74843], abs=1e-4)
+    assert interval_over_seeds([0.4, 0.5, 0.6], narrow) == pytest.approx(
+        [0.25157, 0.74843], abs=1e-4
+    )
     # s = 0.05 / sqrt(2), half = 12.706 * 0.025 = 0.31765
-    assert seeds_interval([0.9, 0.95], (0.9, 0.94)) == pytest.approx([0.60735, 1.0])
-    assert seeds_interval([0.5], narrow) is None
-    assert seeds_interval([0.4, 0.6] * 20, narrow) is not None  # more than are tabulated
-    assert seeds_interval([-0.9, -0.8], (-0.9, -0.8), (-1.0, 1.0)) == pytest.approx([-1, -0.21470])
+    assert interval_over_seeds([0.9, 0.95], (0.9, 0.94)) == pytest.approx([0.60735, 1.0])
+    assert interval_over_seeds([0.5], narrow) is None
+    assert interval_over_seeds([0.4, 0.6] * 20, narrow) is not None  # more than are tabulated
+    assert interval_over_seeds([-0.9, -0.8], (-0.9, -0.8), (-1.0, 1.0)) == pytest.approx(
+        [-1, -0.21470]
+    )
 
 
 def test_seeds_that_are_alike_by_chance_are_as_sure_as_their_questions() -> None:
     # 900 of 900: Wilson's lower end is 900 / (900 + 3.841459) = 0.995750
-    assert seeds_interval([1.0, 1.0, 1.0], wilson_interval(1.0, 900)) == pytest.approx(
+    assert interval_over_seeds([1.0, 1.0, 1.0], wilson_interval(1.0, 900)) == pytest.approx(
         [0.995750, 1.0], abs=1e-6
     )
-    assert seeds_interval([0.5, 0.5], wilson_interval(0.5, 200)) == pytest.approx(
+    assert interval_over_seeds([0.5, 0.5], wilson_interval(0.5, 200)) == pytest.approx(
         wilson_interval(0.5, 200)
     )
 
@@ -167,7 +177,9 @@ def test_coverage_over_few_seeds_near_one() -> None:
     def interval(rng: random.Random, pooled: bool) -> Interval:
         means = [sum(rng.random() < 0.995 for _ in range(100)) / 100 for _ in range(3)]
         centre = fmean(means)
-        found = seeds_interval(means, wilson_interval(centre, 300) if pooled else (centre, centre))
+        found = interval_over_seeds(
+            means, wilson_interval(centre, 300) if pooled else (centre, centre)
+        )
         assert found is not None
         return found[0], found[1]
 

@@ -5,11 +5,11 @@ from html import unescape
 import pytest
 from rich.console import Console
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.evals.tables import detail_tables
-from fieldcraft.records.costs import Costs
-from fieldcraft.types import Call, Outcome, Status, Trajectory
+from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.tables import build_detail_tables
+from fieldcraft.records.costs import CostModel
+from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 from report_parts import ATTACK, SAMPLES, run, trajectory, unpacked
 
 
@@ -46,7 +46,7 @@ def test_a_number_json_cannot_hold_leaves_no_file(tmp_path):
 
 
 def test_untrusted_text_is_escaped_everywhere(tmp_path):
-    hostile = trajectory("a", right=True, observation=ATTACK, question=ATTACK)
+    hostile = trajectory("a", correct=True, observation=ATTACK, question=ATTACK)
     hostile.answer = hostile.error = ATTACK
     hostile.task.meta["split"] = ATTACK
     hostile.rewards[ATTACK] = 1.0
@@ -102,9 +102,9 @@ def test_training_and_evaluation_are_timed_apart(tmp_path):
 
 
 def test_the_use_of_tools_is_shown(tmp_path):
-    part = [trajectory("a", right=True), trajectory("b", right=False)]
+    part = [trajectory("a", correct=True), trajectory("b", correct=False)]
     [call] = part[0].calls
-    part[0].calls = [call, call, Call("", {}, "no", Outcome.MALFORMED, 0.0)]
+    part[0].calls = [call, call, CallRecord("", {}, "no", CallOutcome.MALFORMED, 0.0)]
     part[0].task.meta["known"] = True
     _, page = run(tmp_path / "r.html", {"rl1": part})
     head, row = table_rows(page, "Tool use")
@@ -127,13 +127,13 @@ def test_the_use_of_tools_is_shown(tmp_path):
 def test_what_acting_costs_is_shown_where_something_has_a_price(tmp_path, capsys):
     """Two calls at 4, one of them in a wrong answer; three tokens each, at 100 a thousand."""
     part = [
-        trajectory("a", right=True, ways=[{"search": 1}]),
-        trajectory("b", right=False, ways=[{"search": 0}]),
+        trajectory("a", correct=True, ways=[{"search": 1}]),
+        trajectory("b", correct=False, ways=[{"search": 0}]),
     ]
     _, page = run(tmp_path / "r.html", {"rl1": part})
     assert "What acting costs" not in page
     for each in part:
-        Costs({"search": 4.0}, token=100.0).price(each)
+        CostModel({"search": 4.0}, cost_per_1k_tokens=100.0).price(each)
     report, page = run(tmp_path / "r.html", {"rl1": part})
     head, row = table_rows(page, "What acting costs")
     assert dict(zip(head, row, strict=True)) == {
@@ -144,14 +144,14 @@ def test_what_acting_costs_is_shown_where_something_has_a_price(tmp_path, capsys
         "Cost of tokens": "0.30",
         "Cost a success": "8.60",
     }
-    Console(width=100).print(*detail_tables(report["evals"]))
+    Console(width=100).print(*build_detail_tables(report["evals"]))
     assert re.search(r"rl1 +1\.00 +4\.00 +2\.00 +2\.00 +0\.30 +8\.60", capsys.readouterr().out)
 
 
 def test_a_stage_is_compared_with_the_one_before(tmp_path):
-    before = [trajectory(str(i), right=False) for i in range(12)]
-    after = [trajectory(str(i), right=i < 11) for i in range(12)]
-    ungraded = [trajectory(str(i), right=True) for i in range(12)]
+    before = [trajectory(str(i), correct=False) for i in range(12)]
+    after = [trajectory(str(i), correct=i < 11) for i in range(12)]
+    ungraded = [trajectory(str(i), correct=True) for i in range(12)]
     for t in ungraded:
         t.rewards = {"em": None, "f1": None}
     for t in after[:3]:
@@ -200,7 +200,7 @@ def test_a_page_without_evaluations_or_curves_still_shows_its_stages(tmp_path):
 
 
 def test_ungradable_evaluations_are_shown_as_such(tmp_path):
-    part = [trajectory("a", right=True)]
+    part = [trajectory("a", correct=True)]
     part[0].rewards = {"em": None}
     _, page = run(tmp_path / "r.html", {"rl1": part})
     assert "1 ungradable" in page
@@ -208,7 +208,7 @@ def test_ungradable_evaluations_are_shown_as_such(tmp_path):
 
 
 def test_a_score_of_nothing_is_not_in_the_colour_of_success(tmp_path):
-    _, page = run(tmp_path / "r.html", {"rl1": [trajectory("a", right=False)]})
+    _, page = run(tmp_path / "r.html", {"rl1": [trajectory("a", correct=False)]})
     lead = page[page.index('<div class="card lead">') :].split("</div>")[0]
     assert "<strong>0.0 %</strong>" in lead
     rules = re.findall(r"[^{}]*lead[^{}]*{[^}]*}", page)
@@ -234,7 +234,7 @@ def rows_of(page: str, title: str) -> list[list[str]]:
 
 
 def test_columns_that_no_evaluation_has_are_left_out(tmp_path):
-    bare = trajectory("a", right=True)
+    bare = trajectory("a", correct=True)
     bare.task.meta.pop("calls_optimal")
     bare.calls.clear()
     _, page = run(tmp_path / "r.html", {"rl1": [bare]})
@@ -248,11 +248,14 @@ def test_columns_that_no_evaluation_has_are_left_out(tmp_path):
 
 def test_stages_stand_in_one_order(tmp_path):
     """The first model, workflows around it, then the stages, also one that was not evaluated."""
-    evals = {name: summarise(SAMPLES["rl1"]) | {"seconds": 1} for name in ("base", "flow", "rl1")}
-    stages = [StageRecord(name, 1.0) for name in ("sft1", "rl1")]
+    evals = {
+        name: summarise_evaluation(SAMPLES["rl1"]) | {"seconds": 1}
+        for name in ("base", "flow", "rl1")
+    }
+    stages = [StageSummary(name, 1.0) for name in ("sft1", "rl1")]
     keys = {"recipe": "mini", "seed": 7, "device": "cpu", "comparisons": [], "extra": {}}
     report = build_report(stages=stages, evals=evals, **keys)
-    write_html(report, {}, {}, tmp_path / "r.html")
+    write_report_page(report, {}, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     orders = [
         [re.sub("<[^>]*>", "", row[0].split("<small>")[0]) for row in rows_of(page, title)[1:]]
@@ -266,12 +269,12 @@ def test_why_a_run_has_stopped_is_said_first(tmp_path):
         recipe="mini",
         seed=7,
         device="cpu",
-        stages=[StageRecord("rl1", 1.0)],
+        stages=[StageSummary("rl1", 1.0)],
         evals={},
         comparisons=[],
         extra={"stopped": "stage 'rl1' has collapsed: <b>lower</b> lr."},
     )
-    write_html(report, {}, {}, tmp_path / "r.html")
+    write_report_page(report, {}, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     sentence = "stage &#39;rl1&#39; has collapsed: &lt;b&gt;lower&lt;/b&gt; lr."
     assert f"<strong>Stopped:</strong> {sentence}" in page
@@ -280,9 +283,9 @@ def test_why_a_run_has_stopped_is_said_first(tmp_path):
 
 def test_what_failed_in_an_evaluation_is_said(tmp_path):
     cause = "KeyError: 'city' (weather.py:12)"
-    fine = trajectory("a", right=True)
-    call = Call("search", {}, cause, Outcome.BROKEN, 0.0)
+    fine = trajectory("a", correct=True)
+    call = CallRecord("search", {}, cause, CallOutcome.BROKEN, 0.0)
     broken = Trajectory(fine.task, calls=[call], status=Status.ERROR, error=cause)
     _, page = run(tmp_path / "r.html", {"rl1": [fine, broken]})
-    said = "50.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
-    assert f"{said} '{cause}'." in unescape(page)
+    message = "50.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
+    assert f"{message} '{cause}'." in unescape(page)

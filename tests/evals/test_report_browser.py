@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
-from fieldcraft.evals.browsing import Source
-from fieldcraft.evals.seeds import build_table, write_page
-from fieldcraft.records.rollouts import Kept
+from fieldcraft.evals.browsing import PageContext
+from fieldcraft.evals.seed_table import aggregate_seeds, write_seeds_page
+from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.types import Status
 from report_parts import ATTACK, SAMPLES, run, trajectory
 from seeds_parts import STAGES, recipe, report
@@ -60,9 +60,9 @@ def browser(tmp_path):
         size = f"width:{width}px;height:900px;border:0"
         frame.write_text(f'{FRAME}<iframe style="{size}" src="driven.html{fragment}"></iframe>')
         dom, console = browse(frame, "", tmp_path / "profile", dark=dark)
-        told = re.search(r'data-told="([^"]*)"', dom)
-        assert told, console
-        return json.loads(html.unescape(told[1])), console
+        result = re.search(r'data-told="([^"]*)"', dom)
+        assert result, console
+        return json.loads(html.unescape(result[1])), console
 
     return act
 
@@ -96,7 +96,7 @@ def cards(dom, stage):
 @pytest.mark.long
 def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_path):
     page = tmp_path / "r.html"
-    samples = {**SAMPLES, "rl2": [trajectory("x", right=True, observation=ATTACK)]}
+    samples = {**SAMPLES, "rl2": [trajectory("x", correct=True, observation=ATTACK)]}
     run(page, samples, curves=CURVES)
 
     dom, console = browse(page, "#stage=rl1&filter=wrong", tmp_path / "profile")
@@ -120,22 +120,24 @@ def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_pa
 def page(tmp_path_factory):
     """Three stages; of the last one every kind of trajectory there is to filter."""
     after = [
-        trajectory("a", right=True, question="Where is Kelm?", split="heldout"),
-        trajectory("b", right=False, question="Who met Sur Tor?", split="train", known=True),
-        trajectory("c", right=True, question="Who is Dro?", split="train", calls_optimal=0),
+        trajectory("a", correct=True, question="Where is Kelm?", split="heldout"),
+        trajectory("b", correct=False, question="Who met Sur Tor?", split="train", known=True),
+        trajectory("c", correct=True, question="Who is Dro?", split="train", calls_optimal=0),
     ]
     after[1].calls, after[1].status = [], Status.TRUNCATED
     after[2].calls *= 2
     after[1].segments[1].ids = [2, 3, 3, 3]
-    before = [trajectory(t.task.id, right=False) for t in after]
+    before = [trajectory(t.task.id, correct=False) for t in after]
     for trained, earlier in zip(after, before, strict=True):
         earlier.task = trained.task
-    source = Source(dict(enumerate(("", "Q:", "I ", "look", ATTACK, "</think>\n"))).__getitem__)
+    source = PageContext(
+        dict(enumerate(("", "Q:", "I ", "look", ATTACK, "</think>\n"))).__getitem__
+    )
     path = tmp_path_factory.mktemp("page") / "r.html"
-    drawn = [trajectory("t", right=right, question="Who trains?") for right in (True, False)]
+    drawn = [trajectory("t", correct=correct, question="Who trains?") for correct in (True, False)]
     training = {
         "rl1": [
-            Kept(step, [0.0, size, size, 0.0, size], rollout)
+            TrainingRollout(step, [0.0, size, size, 0.0, size], rollout)
             for step in (0, 19)
             for size, rollout in zip((0.5, -0.5), drawn, strict=True)
         ]
@@ -159,19 +161,19 @@ choose("text", "kelm lies nowhere"); await wait(); report.none = shown();
 form.querySelector("button[type=reset]").click(); await wait();
 report.all = form.querySelector("output").value;
 """
-    told, console = browser(page, program)
+    result, console = browser(page, program)
     assert console == []
-    assert told["first"] == [["rl1", "right"], ["rl1", "wrong"], ["rl1", "right"]]
-    assert told["filterwrong"] == [1, "#stage=rl1&filter=wrong"]
-    assert told["splittrain"] == [2, "#stage=rl1&split=train"]
-    assert told["calls2"][0] == 1
-    assert told["statustruncated"][0] == 1
-    assert told["knowntrue"][0] == 1
-    assert told["knownfalse"][0] == 2
-    assert told["found"] == [["rl1", "wrong"]]
-    assert told["hash"] == "#stage=rl1&text=sur+TOR"
-    assert told["none"] == []
-    assert told["all"] == "6 of 6"
+    assert result["first"] == [["rl1", "right"], ["rl1", "wrong"], ["rl1", "right"]]
+    assert result["filterwrong"] == [1, "#stage=rl1&filter=wrong"]
+    assert result["splittrain"] == [2, "#stage=rl1&split=train"]
+    assert result["calls2"][0] == 1
+    assert result["statustruncated"][0] == 1
+    assert result["knowntrue"][0] == 1
+    assert result["knownfalse"][0] == 2
+    assert result["found"] == [["rl1", "wrong"]]
+    assert result["hash"] == "#stage=rl1&text=sur+TOR"
+    assert result["none"] == []
+    assert result["all"] == "6 of 6"
 
 
 def test_sorting(page, browser):
@@ -182,8 +184,8 @@ for (const order of ["", "calls", "excess", "tokens", "wrong", "right"]) {
   report["by " + order] = titles().map((title) => title.split(" ").pop());
 }
 """
-    told, _ = browser(page, program, "#stage=rl1")
-    assert told == {
+    result, _ = browser(page, program, "#stage=rl1")
+    assert result == {
         "by ": ["Kelm?", "Tor?", "Dro?"],
         "by calls": ["Dro?", "Kelm?", "Tor?"],  # 2, 1, 0
         "by excess": ["Dro?", "Kelm?", "Tor?"],  # 2, 0, -1
@@ -221,25 +223,25 @@ await until(() => location.hash.includes("question=b"));
 await wait();
 report.next = compared.querySelector(".asked").textContent;
 """
-    told, console = browser(page, program, "#stage=rl1")
+    result, console = browser(page, program, "#stage=rl1")
     assert console == []
-    assert told["question"] == "Where is Kelm?"
-    assert told["stages"] == ["sft1", "rl1"]
-    assert told["commands"][1] == "fieldcraft show . --stage rl1 --number 0"
-    assert told["list"] is True
-    assert told["before"] == 0  # made only when asked for
-    assert told["mask"] == [
+    assert result["question"] == "Where is Kelm?"
+    assert result["stages"] == ["sft1", "rl1"]
+    assert result["commands"][1] == "fieldcraft show . --stage rl1 --number 0"
+    assert result["list"] is True
+    assert result["before"] == 0  # made only when asked for
+    assert result["mask"] == [
         "prompt, not trainedQ:",
         "policy, trained[I look]",
         f"tool, not trained{ATTACK}",
         "policy, trained[</think>⏎]",
     ]
-    assert (told["line"], told["plain"]) == ("solid", "dotted")
-    assert "−0.10" in told["likely"]
-    assert "−1.20" in told["likely"]
-    assert told["title"] == "token 3 · log-probability -1.2 · probability 0.301"  # exp(-1.2)
-    assert told["markup"] == 0
-    assert told["next"] == "Who met Sur Tor?"
+    assert (result["line"], result["plain"]) == ("solid", "dotted")
+    assert "−0.10" in result["likely"]
+    assert "−1.20" in result["likely"]
+    assert result["title"] == "token 3 · log-probability -1.2 · probability 0.301"  # exp(-1.2)
+    assert result["markup"] == 0
+    assert result["next"] == "Who met Sur Tor?"
 
 
 def test_training_rollouts_are_found_by_step_and_tell_their_advantages(page, browser):
@@ -264,19 +266,19 @@ await wait();
 report.columns = [...document.querySelectorAll("#compared article")].map((e) => e.dataset.grade);
 choose("step", ""); await wait(); report.back = form.querySelector("output").value;
 """
-    told, console = browser(page, program, "#stage=rl1")
+    result, console = browser(page, program, "#stage=rl1")
     assert console == []
-    assert (told["evaluated"], told["back"]) == ("3 of 6", "3 of 6")
-    assert told["first"] == "#stage=rl1&step=all"
-    assert told["all"] == [["rl1", grade] for grade in ("right", "wrong", "right", "wrong")]
-    assert told["step"] == "2 of 4"
-    assert "training step 19" in told["badge"]
-    assert told["place"] == "rl1/rollouts/000019.jsonl"
-    assert "+0.5" in told["told"]
-    assert told["hidden"] == "look"
-    assert told["credited"] == "look +0.5"
-    assert told["title"].endswith(" · advantage 0.5")
-    assert told["columns"] == ["right", "wrong", "right", "wrong"]
+    assert (result["evaluated"], result["back"]) == ("3 of 6", "3 of 6")
+    assert result["first"] == "#stage=rl1&step=all"
+    assert result["all"] == [["rl1", grade] for grade in ("right", "wrong", "right", "wrong")]
+    assert result["step"] == "2 of 4"
+    assert "training step 19" in result["badge"]
+    assert result["place"] == "rl1/rollouts/000019.jsonl"
+    assert "+0.5" in result["told"]
+    assert result["hidden"] == "look"
+    assert result["credited"] == "look +0.5"
+    assert result["title"].endswith(" · advantage 0.5")
+    assert result["columns"] == ["right", "wrong", "right", "wrong"]
 
 
 def test_a_chart_tells_its_values_by_pointer_and_by_key(page, browser):
@@ -299,17 +301,17 @@ URL.createObjectURL = (blob) => { saved = blob; return "#"; };
 document.querySelector(".course .csv").click();
 report.csv = (await saved.text()).split("\\r\\n");
 """
-    told, console = browser(page, program)
+    result, console = browser(page, program)
     assert console == []
-    assert told["focusable"] == 0
-    assert told["home"] == ["evaluation", "stage sft1", "exact match 0"]
-    assert told["right"] == ["evaluation", "stage sft1", "calls per question 1"]
-    assert told["hidden"] is True
-    assert told["end"] == ["evaluation", "stage rl1", "calls per question 1"]
-    assert told["pointed"] == told["end"]
-    assert told["gone"] is True
-    assert told["csv"][0] == "series,at,where,measure,value"
-    assert '"rl1, training rollouts",step,19,exact match,0.69' in told["csv"]
+    assert result["focusable"] == 0
+    assert result["home"] == ["evaluation", "stage sft1", "exact match 0"]
+    assert result["right"] == ["evaluation", "stage sft1", "calls per question 1"]
+    assert result["hidden"] is True
+    assert result["end"] == ["evaluation", "stage rl1", "calls per question 1"]
+    assert result["pointed"] == result["end"]
+    assert result["gone"] is True
+    assert result["csv"][0] == "series,at,where,measure,value"
+    assert '"rl1, training rollouts",step,19,exact match,0.69' in result["csv"]
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +331,7 @@ def sweep(tmp_path_factory):
     ]
     path = tmp_path_factory.mktemp("sweep") / "report.html"
     curves = {"one": [steps, steps], "two": [steps, steps]}
-    write_page(build_table(settings, reports), {}, curves, {}, path)
+    write_seeds_page(aggregate_seeds(settings, reports), {}, curves, {}, path)
     return path
 
 
@@ -345,9 +347,9 @@ report.ends = [...document.querySelectorAll(".plot")].map((plot) => {
   press(plot, "End"); return [first, lines()];
 });
 """
-    told, console = browser(sweep, program)
+    result, console = browser(sweep, program)
     assert console == []
-    learning, against, shares, rates = told["ends"]
+    learning, against, shares, rates = result["ends"]
     # a rollout makes 1.5 calls and is right with 0.25 and 0.5 in the two seeds
     assert against[0] == ["ReAct", "calls per question 1.5", "exact match 0.375"]
     assert against[1] == [ATTACK, "calls per question 1.5", "exact match 0.375"]
@@ -381,10 +383,10 @@ report.clipped = [...document.querySelectorAll("main select, main button, main i
     ],
 )
 def test_light_and_dark_desktop_and_phone(page, browser, width, dark, colours, drawings):
-    told, console = browser(page, LAYOUT, width=width, dark=dark)
+    result, console = browser(page, LAYOUT, width=width, dark=dark)
     assert console == []
-    assert told["width"] == width
-    assert told["overflow"] == 0
-    assert told["clipped"] == 0
-    assert (told["page"], told["ink"]) == colours
-    assert told["drawings"] == drawings
+    assert result["width"] == width
+    assert result["overflow"] == 0
+    assert result["clipped"] == 0
+    assert (result["page"], result["ink"]) == colours
+    assert result["drawings"] == drawings

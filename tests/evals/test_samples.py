@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.samples import pass_at_k, pass_rates, sampled_rows
-from fieldcraft.evals.tables import samples_table
+from fieldcraft.evals.samples import compute_pass_rates, make_pass_rate_rows, pass_at_k
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.tables import build_pass_rates_table
 from fieldcraft.types import Task, Trajectory
 
 
@@ -32,7 +32,7 @@ def test_pass_at_k_by_hand(n: int, right: int, k: int, rate: float) -> None:
 
 
 def test_rates_of_two_questions() -> None:
-    found = pass_rates([[True, False, False, False], [False] * 4], ["a", "b"])
+    found = compute_pass_rates([[True, False, False, False], [False] * 4], ["a", "b"])
     assert found["samples"] == 4
     assert [found["pass_at"][k]["mean"] for k in ("1", "2", "4")] == [0.125, 0.25, 0.5]
     assert all(low < high for low, high in (r["ci95"] for r in found["pass_at"].values()))
@@ -40,8 +40,8 @@ def test_rates_of_two_questions() -> None:
 
 def test_more_samples_of_the_same_questions_do_not_narrow_the_interval_of_pass_at_1() -> None:
     """The number of questions limits what is known, however often each is sampled."""
-    few = pass_rates([[i % 2 == 0] * 2 for i in range(20)], list(map(str, range(20))))
-    many = pass_rates([[i % 2 == 0] * 64 for i in range(20)], list(map(str, range(20))))
+    few = compute_pass_rates([[i % 2 == 0] * 2 for i in range(20)], list(map(str, range(20))))
+    many = compute_pass_rates([[i % 2 == 0] * 64 for i in range(20)], list(map(str, range(20))))
     assert many["pass_at"]["1"]["ci95"] == pytest.approx(few["pass_at"]["1"]["ci95"])
 
 
@@ -52,7 +52,7 @@ def test_the_interval_of_avg_at_n_covers() -> None:
     for _ in range(300):
         chances = [rng.random() for _ in range(30)]
         drawn = [[rng.random() < p for _ in range(16)] for p in chances]
-        low, high = pass_rates(drawn, list(map(str, range(30))))["pass_at"]["1"]["ci95"]
+        low, high = compute_pass_rates(drawn, list(map(str, range(30))))["pass_at"]["1"]["ci95"]
         covered += low <= 0.5 <= high
     assert covered / 300 >= 0.95
 
@@ -66,17 +66,20 @@ def sampled(rights: list[list[int]]) -> list[Trajectory]:
 
 
 def test_a_summary_of_several_samples_counts_questions() -> None:
-    found = summarise(sampled([[1, 0, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]]))
+    found = summarise_evaluation(sampled([[1, 0, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]]))
     assert (found["n"], found["n_effective"]) == (12, 3)
     assert found["em"] == found["sampled"]["pass_at"]["1"]["mean"] == pytest.approx(2 / 3)
     assert found["sampled"]["pass_at"]["4"]["mean"] == 1
-    assert summarise(sampled([[1], [0]]))["sampled"] is None
+    assert summarise_evaluation(sampled([[1], [0]]))["sampled"] is None
 
 
 def test_the_table_shows_every_k() -> None:
-    found = {"agent": summarise(sampled([[1, 0], [0, 0]])), "greedy": summarise(sampled([[1]]))}
-    table = samples_table(sampled_rows(found))
-    assert table.heads == ["measure", "mean\n[95 %]", "pass@2\n[95 %]"]
+    found = {
+        "agent": summarise_evaluation(sampled([[1, 0], [0, 0]])),
+        "greedy": summarise_evaluation(sampled([[1]])),
+    }
+    table = build_pass_rates_table(make_pass_rate_rows(found))
+    assert table.headers == ["measure", "mean\n[95 %]", "pass@2\n[95 %]"]
     [(name, cells)] = table.rows  # the greedy one has nothing to show
     assert (name, cells[0]) == ("agent", "avg@2")
     assert [cell.split("\n")[0] for cell in cells[1:]] == ["0.250", "0.500"]
@@ -92,16 +95,20 @@ def of_source(source: str, rights: list[list[int]]) -> list[Trajectory]:
 def test_sources_with_more_samples_have_their_own_mean_and_count_no_more_in_the_whole() -> None:
     # Of all samples 3/6 are right, of the first ones 1/3; avg@4 of aime is 2/4.
     mixed = of_source("aime24", [[1, 0, 0, 1]]) + of_source("math500", [[0], [0]])
-    found = summarise(mixed)
+    found = summarise_evaluation(mixed)
     assert (found["em"], found["n"], found["sampled"]) == (pytest.approx(1 / 3), 3, None)
     aime, others = found["sources"]["aime24"], found["sources"]["math500"]
     assert (aime["em"], aime["sampled"]["samples"]) == (0.5, 4)
     assert (others["em"], others["sampled"]) == (0, None)
-    rows = [(row.part, row.measure, row.rates["1"]["mean"]) for row in sampled_rows({"rl": found})]
+    rows = [
+        (row.part, row.measure, row.rates["1"]["mean"])
+        for row in make_pass_rate_rows({"rl": found})
+    ]
     assert rows == [
         (None, "pass@1", pytest.approx(1 / 3)), ("aime24", "avg@4", 0.5), ("math500", "pass@1", 0),
     ]  # fmt: skip
-    assert [cells[0] for _, cells in samples_table(sampled_rows({"rl": found})).rows] == [
+    table = build_pass_rates_table(make_pass_rate_rows({"rl": found}))
+    assert [cells[0] for _, cells in table.rows] == [
         "pass@1", "avg@4", "pass@1",
     ]  # fmt: skip
 
@@ -110,6 +117,11 @@ def test_splits_may_have_numbers_of_their_own() -> None:
     def of_split(split: str, rights: list[list[int]]) -> list[Trajectory]:
         return [replace(t, task=replace(t.task, meta={"split": split})) for t in sampled(rights)]
 
-    found = summarise(of_split("aime", [[1, 0]]) + of_split("heldout", [[1], [0], [0]]), "heldout")
-    rows = [(row.part, row.measure, row.rates["1"]["mean"]) for row in sampled_rows({"rl": found})]
+    found = summarise_evaluation(
+        of_split("aime", [[1, 0]]) + of_split("heldout", [[1], [0], [0]]), "heldout"
+    )
+    rows = [
+        (row.part, row.measure, row.rates["1"]["mean"])
+        for row in make_pass_rate_rows({"rl": found})
+    ]
     assert rows == [("heldout", "pass@1", pytest.approx(1 / 3)), ("aime", "avg@2", 0.5)]

@@ -4,50 +4,52 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.spending import Spent, spending, spent
-from fieldcraft.evals.tables import detail_tables
-from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory
+from fieldcraft.evals.costs import RequestCost, compute_cost, compute_cost_metrics
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.tables import build_detail_tables
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Trajectory
 
 P, W, T = Author.PROMPT, Author.POLICY, Author.TOOL
 
 
-def chain(*lengths: tuple[Author, int], right: bool = True, **meta: Any) -> Trajectory:
+def chain(*lengths: tuple[Author, int], correct: bool = True, **meta: Any) -> Trajectory:
     """Segments of these lengths; one call for each of a tool, and two seconds."""
-    calls = [Call("search", {}, "", Outcome.OK, 0.1) for author, _ in lengths if author is T]
+    calls = [
+        CallRecord("search", {}, "", CallOutcome.OK, 0.1) for author, _ in lengths if author is T
+    ]
     return Trajectory(
         Task("t", "?", ("a",), meta),
         [Segment(author, [1] * length, "x") for author, length in lengths],
         calls,
-        rewards={"em": float(right), "f1": 0.0},
+        rewards={"em": float(correct), "f1": 0.0},
         seconds=2.0,
     )
 
 
 def test_a_policy_makes_a_request_a_turn_that_reads_the_chain_so_far() -> None:
-    assert spent(chain((P, 10), (W, 4), (T, 6), (W, 5))) == Spent(2, 10 + 20, 9)
+    assert compute_cost(chain((P, 10), (W, 4), (T, 6), (W, 5))) == RequestCost(2, 10 + 20, 9)
 
 
 def test_a_new_chain_is_read_from_its_own_beginning() -> None:
     folded = chain((P, 10), (W, 4), (P, 7), (W, 5))
     folded.folds = [2]
-    assert spent(folded) == Spent(2, 10 + 7, 9)
+    assert compute_cost(folded) == RequestCost(2, 10 + 7, 9)
 
 
 def test_what_others_spent_is_in_the_metadata() -> None:
-    noted = Spent(5, 900, 80).as_meta()
-    assert spent(chain((P, 10), (W, 4), **noted)) == Spent(5, 900, 80)
+    noted = RequestCost(5, 900, 80).as_meta()
+    assert compute_cost(chain((P, 10), (W, 4), **noted)) == RequestCost(5, 900, 80)
 
 
 def test_a_price_of_their_own_wins() -> None:
-    own = chain((P, 1), **Spent(1, 10, 10, cost=0.5).as_meta())
-    assert spent(own, (2.0, 8.0)).cost == 0.5
-    assert spent(chain((P, 1_000), (W, 500)), (2.0, 8.0)).cost == pytest.approx(0.006)
+    own = chain((P, 1), **RequestCost(1, 10, 10, cost=0.5).as_meta())
+    assert compute_cost(own, (2.0, 8.0)).cost == 0.5
+    assert compute_cost(chain((P, 1_000), (W, 500)), (2.0, 8.0)).cost == pytest.approx(0.006)
 
 
 def test_sums_a_success() -> None:
-    part = [chain((P, 10), (W, 4), (T, 6), (W, 5)), chain((P, 10), (W, 3), right=False)]
-    found = spending(part, (1e6, 2e6))
+    part = [chain((P, 10), (W, 4), (T, 6), (W, 5)), chain((P, 10), (W, 3), correct=False)]
+    found = compute_cost_metrics(part, (1e6, 2e6))
     assert found == {
         "requests_mean": 1.5,
         "read_mean": 20,
@@ -61,7 +63,7 @@ def test_sums_a_success() -> None:
 
 
 def test_without_a_right_answer_or_a_price_there_is_no_such_number() -> None:
-    found = spending([chain((P, 10), (W, 4), right=False)], None)
+    found = compute_cost_metrics([chain((P, 10), (W, 4), correct=False)], None)
     assert (found["cost_mean"], found["cost_per_success"], found["tokens_per_success"]) == (
         None,
         None,
@@ -71,8 +73,8 @@ def test_without_a_right_answer_or_a_price_there_is_no_such_number() -> None:
 
 def test_the_table_of_costs_comes_with_prices() -> None:
     one = chain((P, 10), (W, 4))
-    plain, priced = summarise([one]), summarise([one], prices=(1.0, 1.0))
-    assert len(detail_tables({"a": plain})) == 1
-    _, costs = detail_tables({"a": plain, "b": priced})
-    assert costs.heads[-1] == "cost of 1,000\nsuccesses"
+    plain, priced = summarise_evaluation([one]), summarise_evaluation([one], prices=(1.0, 1.0))
+    assert len(build_detail_tables({"a": plain})) == 1
+    _, costs = build_detail_tables({"a": plain, "b": priced})
+    assert costs.headers[-1] == "cost of 1,000\nsuccesses"
     assert [(name, cells[-1]) for name, cells in costs.rows] == [("a", ""), ("b", "0.014")]

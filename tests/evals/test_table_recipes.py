@@ -11,10 +11,10 @@ import pytest
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.evals.report import write_report
-from fieldcraft.evals.seeds import (
-    build_table,
-    compared_rows,
-    rival_rows,
+from fieldcraft.evals.seed_table import (
+    aggregate_seeds,
+    select_chart_rows,
+    select_rival_rows,
 )
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
@@ -107,7 +107,7 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     seed = report(0.5)
     seed["evals"] = dict.fromkeys(table.rows.values(), seed["evals"]["base"])
     seed["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
-    found = rows(build_table(table, {0: seed}))
+    found = rows(aggregate_seeds(table, {0: seed}))
     sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
     for title, row in found.items():
         kinds = [re.sub("-.*", "", name) for name in row["stages"]]
@@ -132,7 +132,7 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
         "SFT-1&2 + RL-2 by OTC-GRPO": (0, 48),
         "SFT-1&2 + RL-2 by OTC-GRPO, some without tools": (0, 48),
     }
-    assert [row["name"] for row in compared_rows(list(found.values()))] == [
+    assert [row["name"] for row in select_chart_rows(list(found.values()))] == [
         *("workflow", "sft3", "rl2")
     ]
 
@@ -175,7 +175,7 @@ def printed(
 def test_the_script_prints_the_table_for_the_documents(
     printed: Callable[[dict[str, Any]], list[str]],
 ) -> None:
-    table = build_table(
+    table = aggregate_seeds(
         recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
     )
     head, rule, model, trained = printed(table)
@@ -197,7 +197,7 @@ def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[
     none = {"em_difference": None, "em_difference_ci95": None, "p_value": None}
     settings = recipe(rows={"Model": "base", "All": "rl2"})
     compared = [found, found | {"p_value": 1e-9, "em_difference_ci95": None}, found | none]
-    lines = printed(build_table(settings, {0: report(0.2)}, compared))
+    lines = printed(aggregate_seeds(settings, {0: report(0.2)}, compared))
     head, rule, *shown = lines[lines.index("") + 1 :]
     assert head.count("|") == rule.count("|") == 7
     assert shown == [
@@ -211,7 +211,7 @@ def test_the_script_prints_every_kind_of_question(
     printed: Callable[[dict[str, Any]], list[str]],
 ) -> None:
     splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
-    table = build_table(
+    table = aggregate_seeds(
         recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
     )
     lines = printed(table)
@@ -245,10 +245,12 @@ def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_sa
     assert table.stages["sft"].model_dump()["data"] == "wasteful"
     splits = table.evaluation.splits
     assert min(splits["mixed"], splits["four_hops"], splits["unseen_chains"]) >= 100
-    assert table.evaluation.leading == "mixed"
+    assert table.evaluation.leading_split == "mixed"
     assert table.world is not None
     assert table.world.settings["reserved_chains"] > 0
     made = report(0.5)
     made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
     made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
-    assert {r["name"] for r in rival_rows(build_table(table, {0: made})["rows"])} == set(rl)
+    assert {r["name"] for r in select_rival_rows(aggregate_seeds(table, {0: made})["rows"])} == set(
+        rl
+    )

@@ -5,27 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.tables import detail_tables, names_of_tools, names_table
-from fieldcraft.types import Outcome, Trajectory
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.tables import (
+    build_detail_tables,
+    build_unseen_names_table,
+    find_unseen_name_results,
+)
+from fieldcraft.types import CallOutcome, Trajectory
 from report_parts import run, trajectory
 
 
 def asked() -> list[Trajectory]:
     """Four questions; with unseen names one is still right, one calls wrongly, two do not call."""
-    seen = [trajectory(f"q{i}", right=i < 3, split="heldout") for i in range(4)]
-    again = [trajectory(f"q{i}:unseen", right=i < 1, split="unseen") for i in range(4)]
-    again[1].calls = [replace(again[1].calls[0], outcome=Outcome.MALFORMED)]
+    seen = [trajectory(f"q{i}", correct=i < 3, split="heldout") for i in range(4)]
+    again = [trajectory(f"q{i}:unseen", correct=i < 1, split="unseen") for i in range(4)]
+    again[1].calls = [replace(again[1].calls[0], outcome=CallOutcome.MALFORMED)]
     again[2].calls, again[3].calls = [], []
     return seen + again
 
 
 def test_the_table_has_both() -> None:
-    evals = {"sft": summarise(asked(), "heldout"), "base": summarise(asked()[:4], "heldout")}
-    table = names_table(names_of_tools(evals))
+    evals = {
+        "sft": summarise_evaluation(asked(), "heldout"),
+        "base": summarise_evaluation(asked()[:4], "heldout"),
+    }
+    table = build_unseen_names_table(find_unseen_name_results(evals))
     # exact match, answers with an executed call, malformed calls of those written
     assert table.rows == [("sft", ("0.750", "0.250", "1.00", "0.25", "0.00", "0.50"))]
-    assert len(detail_tables(evals)) == len(detail_tables({"base": evals["base"]})) + 1
+    assert len(build_detail_tables(evals)) == len(build_detail_tables({"base": evals["base"]})) + 1
 
 
 @pytest.mark.long

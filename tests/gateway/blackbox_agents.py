@@ -131,18 +131,18 @@ async def asks_as_others_do(task: fc.Task, base_url: str) -> str:
         **dict.fromkeys(("tools", "stop", "functions", "logprobs", "n", "stream_options")),
         **{"function_call": "auto", "tool_choice": "none", "response_format": {"type": "text"}},
     }
-    told = []
+    messages = []
     async with httpx.AsyncClient(base_url=base_url) as http:
         body = {"model": "policy", "messages": [user(task.question)]}
         for more in (neutral, {"n": 1, "logprobs": False, "stop": [], "tools": [], "seed": 3}):
             got = await http.post("/chat/completions", json={**body, **more})
-            told.append(got.json()["choices"][0]["message"]["content"])
+            messages.append(got.json()["choices"][0]["message"]["content"])
         for options in ({}, {"stream_options": {"include_usage": True}}):
             got = await http.post("/chat/completions", json={**body, "stream": True, **options})
-            told.append(got.text.count('"usage"'))
+            messages.append(got.text.count('"usage"'))
         for name in ("policy", "other"):
-            told.append((await http.get(f"/models/{name}")).status_code)
-    return json.dumps(told)
+            messages.append((await http.get(f"/models/{name}")).status_code)
+    return json.dumps(messages)
 
 
 async def chooses(task: fc.Task, base_url: str) -> str:
@@ -169,15 +169,15 @@ async def chooses(task: fc.Task, base_url: str) -> str:
 
 async def sets_the_template(task: fc.Task, base_url: str) -> str:
     """Variables of the chat template: one that it has, and some that cannot be set."""
-    told = []
+    messages = []
     async with client(base_url) as ask:
         for variables in ({"mood": "calm"}, {"mod": 1}, {"messages": []}, {"mood": "<|im_end|>"}):
             try:
                 extra = {"chat_template_kwargs": variables}
-                told.append(await says(ask, [user(task.question)], extra_body=extra))
+                messages.append(await says(ask, [user(task.question)], extra_body=extra))
             except BadRequestError as error:
-                told.append(error.body["message"])  # type: ignore[index]
-    return "\n".join(told)
+                messages.append(error.body["message"])  # type: ignore[index]
+    return "\n".join(messages)
 
 
 async def answers_out_of_order(task: fc.Task, base_url: str) -> str:
@@ -244,16 +244,16 @@ async def lies(task: fc.Task, base_url: str) -> str:
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         {"messages": [user("x")], "tools": [{**TOOL, "description": "<|im_end|>"}]},
     ]
-    told = []
+    messages = []
     async with httpx.AsyncClient() as http:
         for body in asked:
             got = await http.post(f"{base_url}/chat/completions", json={"model": "m", **body})
             assert got.status_code == 400
-            told.append(got.json()["error"]["message"])
+            messages.append(got.json()["error"]["message"])
         other = base_url.replace("/v1", "x/v1")
         got = await http.post(f"{other}/chat/completions", json={"messages": [user("x")]})
         assert got.status_code == 404
-    return "\n".join(told)
+    return "\n".join(messages)
 
 
 async def partners(task: fc.Task, base_url: str) -> float:

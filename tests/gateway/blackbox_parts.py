@@ -7,15 +7,15 @@ from typing import Any
 from blackbox_agents import ARRIVED
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.gateway.blackbox import BlackBox
-from fieldcraft.records.chains import chains, check_folds
-from fieldcraft.rollout.environments import opened
+from fieldcraft.gateway.blackbox import BlackBoxEnvironment
+from fieldcraft.records.chains import split_chains, validate_folds
+from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Author, Completion, Task, Tokenizer, Trajectory
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.types import Author, Task, Tokenizer, Trajectory
 
 TOKENIZER = tiny_tokenizer()
 TASK = Task("q", "Who?", ("Ada",))
@@ -32,7 +32,9 @@ class InOrder(ScriptedEngine):
         self.slow = False
         self.broken: Exception | None = None
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         self.sessions.add(session)
         self.prompts.append(list(ids))
         turn, self.turns = self.turns[:1], self.turns[1:]
@@ -47,7 +49,7 @@ class InOrder(ScriptedEngine):
         self.sessions.discard(session)
 
 
-def play(
+def run_scripted(
     agent: str | None,
     turns: Sequence[str],
     settings: Any = None,
@@ -59,21 +61,21 @@ def play(
     **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
     name = None if agent is None else f"blackbox_agents:{agent}"
-    environment = BlackBox(name, **(settings or {}))
+    environment = BlackBoxEnvironment(name, **(settings or {}))
     engine = InOrder(turns, tokenizer)
     engine.slow, engine.broken = slow, broken
-    limits = Limits.model_validate({"total_tokens": 600, **budget})
+    limits = BudgetConfig.model_validate({"total_tokens": 600, **budget})
 
     async def one() -> Trajectory:
-        async with opened(environment, get_dialect("hermes", tokenizer), limits) as go:
+        async with isolate_failures(environment, make_dialect("hermes", tokenizer), limits) as go:
             return await go(task, Policy(engine=engine), "k")
 
     ARRIVED.clear()
     done = run(one())
     assert engine.sessions == set()
-    check_folds(done)
+    validate_folds(done)
     return done, engine
 
 
 def authors(trajectory: Trajectory) -> list[list[Author]]:
-    return [[segment.author for segment in chain] for chain in chains(trajectory)]
+    return [[segment.author for segment in chain] for chain in split_chains(trajectory)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from bandit import letters, small_model
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.train.saving import save_model
@@ -50,7 +50,7 @@ def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[d
         }
     )
     assert check_recipe(recipe, folder, lambda *_: None) == []
-    run_recipe(recipe, folder / "run", Events([write_metrics]))
+    run_recipe(recipe, folder / "run", EventBus([write_metrics]))
     lines = (folder / "run" / "rl" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 

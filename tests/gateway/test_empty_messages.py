@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fieldcraft.gateway.messages import read_turn_request
-from fieldcraft.gateway.protocol import Refused
+from fieldcraft.gateway.messages import parse_turn_request
+from fieldcraft.gateway.protocol import RequestRejectedError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
 
@@ -22,5 +22,5 @@ def body(role: str) -> bytes:
 @pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
 def test_a_message_without_a_content_is_refused(role: str) -> None:
     """A result that is missing is not an empty one."""
-    with pytest.raises(Refused, match="needs a content"):
-        read_turn_request(body(role))
+    with pytest.raises(RequestRejectedError, match="needs a content"):
+        parse_turn_request(body(role))

@@ -8,14 +8,14 @@ import pytest
 from learning import STAGE, write_player
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.recipes.exported import write_agent
+from fieldcraft.recipes.exported import write_agent_settings
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.inputs import EnvironmentData, make_data_source
 from fieldcraft.types import Task, Trajectory, UserError
 
 GAME = {"name": "text", "env": "games_parts:Guess", "games": 6}
@@ -65,22 +65,22 @@ def questions(folder: Path) -> Path:
 
 
 def test_seeds_are_its_tasks_unless_the_recipe_has_questions(tmp_path: Path) -> None:
-    own = make_inputs(recipe(tmp_path))
-    assert isinstance(own, EnvironmentInputs)
+    own = make_data_source(recipe(tmp_path))
+    assert isinstance(own, EnvironmentData)
     assert [task.meta["seed"] for task in own.train_tasks()] == [0, 1, 2, 3, 4, 5]
     asked = own.evaluation_tasks()
     assert [(task.meta["seed"], task.meta["split"]) for task in asked] == [
         (6, "heldout"),
         (7, "heldout"),
     ]
-    assert isinstance(make_inputs(recipe(tmp_path, tasks=str(questions(tmp_path)))), FileInputs)
+    assert isinstance(make_data_source(recipe(tmp_path, tasks=str(questions(tmp_path)))), FileData)
 
 
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"tools": ["search"]}, "'tools' is wrong: an environment of others has none"),
-        ({"environment": "texts"}, "there is no environment 'texts'"),
+        ({"tools": ["search"]}, "'tools' is wrong: an external environment has its own actions"),
+        ({"environment": "texts"}, "unknown environment 'texts'"),
         ({"evaluation": {"workflows": ["rag"]}}, "evaluation.workflows does not work in"),
         ({"budget": {"fold": {"at": 9}}}, "budget.fold does not work in environment 'text'"),
         ({"stages": {"rl": STAGE | {"observations": "simulated"}}}, "set observations: real"),
@@ -102,8 +102,8 @@ def test_what_does_not_fit_is_a_sentence(
         (GAME | {"game": 3}, "the environment 'text' has no setting 'game'; did you mean 'games'?"),
         (GAME | {"env": "Guess"}, "write env as module:Name"),
         (GAME | {"env": "games_parts:CannotBeMade"}, "the environment cannot be opened"),
-        ({"name": "games_parts:Guess"}, "has no tasks and no open"),
-        ({"name": "games_parts:WORDS"}, "'games_parts:WORDS' is no environment"),
+        ({"name": "games_parts:Guess"}, "has no tasks and no start"),
+        ({"name": "games_parts:WORDS"}, "'games_parts:WORDS' is not an environment"),
     ],
 )
 def test_check_finds_a_bad_environment(tmp_path: Path, environment: Any, sentence: str) -> None:
@@ -118,14 +118,14 @@ def test_check_finds_nothing_wrong_with_a_good_one(tmp_path: Path) -> None:
 
 def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     player = write_player(tmp_path / "player", 0)
-    write_agent(player, Recipe(recipe="r", stages={}), None, met_tools=True)
+    write_agent_settings(player, Recipe(recipe="r", stages={}), None, trained_with_tools=True)
     assert recipe(tmp_path).tools == ()
 
 
 def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     """Whoever asks it, and a recipe that says nothing else, have its environment."""
     acts = recipe(tmp_path)
-    write_agent(tmp_path / "player", acts, None, met_tools=True)
+    write_agent_settings(tmp_path / "player", acts, None, trained_with_tools=True)
     agent = find_agent(tmp_path / "player")
     assert agent.recipe.environment == acts.environment
     assert agent.recipe.correct == "environment"
@@ -136,16 +136,18 @@ def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     tools = {"tools": ["search"], "search": {"url": "http://x"}, "tasks": str(questions(tmp_path))}
     assert not parse_recipe(
         keys | tools | {"tasks": str(questions(tmp_path))}
-    ).environment.of_others
+    ).environment.is_external
 
 
 def test_a_model_is_needed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="needs model=DIR"):
-        make_inputs(recipe(tmp_path).model_copy(update={"model": None}))
+        make_data_source(recipe(tmp_path).model_copy(update={"model": None}))
 
 
 def test_a_verdict_outside_0_to_1_is_refused() -> None:
     done = Trajectory(Task("q", "?", ()), rewards={"environment": 3.0})
     rubric = Rubric([(EnvironmentReward(), 1.0)], "environment")
-    with pytest.raises(UserError, match="must be from 0 to 1, not 3: set correct= to another"):
+    with pytest.raises(
+        UserError, match="must give scores from 0 to 1, not 3: set correct= to another"
+    ):
         asyncio.run(rubric.score([done]))

@@ -21,7 +21,7 @@ def test_the_reward_of_a_game_rises(tmp_path: Path) -> None:
     assert [t.status for t in evaluated] == [Status.ANSWERED] * 4
     assert {t.correct for t in evaluated} == {"environment"}
     again = fc.load(tmp_path / "run").evaluate([t.task for t in evaluated])
-    assert again["em"] == sum(t.right is True for t in evaluated) / 4
+    assert again["em"] == sum(t.is_correct is True for t in evaluated) / 4
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.gateway.messages import in_order, read_turn_request, says_of
-from fieldcraft.gateway.protocol import Message, chunk, head, usage_chunk
-from fieldcraft.gateway.refusals import Refused
-from fieldcraft.serving.asked import read_chat, read_response
+from fieldcraft.gateway.messages import order_results, parse_turn_request, to_assistant_message
+from fieldcraft.gateway.protocol import ChatMessage, make_chunk, make_head, make_usage_chunk
+from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.serving.requests import parse_chat_request, parse_responses_request
 
 USER: dict[str, Any] = {"role": "user", "content": "Who?"}
-READERS = pytest.mark.parametrize("read", [read_turn_request, read_chat])
+READERS = pytest.mark.parametrize("read", [parse_turn_request, parse_chat_request])
 
 
 def body(**more: Any) -> bytes:
@@ -26,7 +26,7 @@ def body(**more: Any) -> bytes:
 def test_a_stream_says_what_was_used_only_where_it_is_asked(read: Any, options: Any) -> None:
     asked = read(body(stream=True, stream_options=options))
     assert asked.stream
-    assert asked.with_usage is bool(options and options["include_usage"])
+    assert asked.include_usage is bool(options and options["include_usage"])
 
 
 @READERS
@@ -39,7 +39,7 @@ def test_a_stream_says_what_was_used_only_where_it_is_asked(read: Any, options: 
     ],
 )
 def test_messages_of_another_form_are_refused(read: Any, message: Any, place: str) -> None:
-    with pytest.raises(Refused, match=place):
+    with pytest.raises(RequestRejectedError, match=place):
         read(body(messages=[message]))
 
 
@@ -48,21 +48,21 @@ TEXTS = ["text", "input_text", "output_text"]
 
 @READERS
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ([{"type": "image_url", "image_url": {"url": "x"}}], "part 0 has the type 'image_url'"),
         ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "part 1 has the type 'input_au"),
-        (["a"], "part 0 has the type None, and only text is read here: send its text as a part"),
+        (["a"], "part 0 has the type None, but only text is supported: send its text as a part"),
         ([{"type": "text"}], "part 0 has no text; write it as 'text'"),
         ({"text": "a"}, "a content is text, or a list of parts with text; write one of them"),
         (3, "a content is text, or a list of parts with text; write one of them"),
     ],
 )
-def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, told: str) -> None:
-    with pytest.raises(Refused) as refused:
+def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, message: str) -> None:
+    with pytest.raises(RequestRejectedError) as refused:
         read(body(messages=[USER, {"role": "user", "content": content}]))
     sentence = str(refused.value)
-    assert sentence.startswith(f"messages.1.content: {told}")
+    assert sentence.startswith(f"messages.1.content: {message}")
     assert sentence.endswith(".")
     assert sentence.count(". ") == 0
 
@@ -71,10 +71,10 @@ def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, tol
     "given", [3, {"role": "user"}, [3], [{"type": "image"}], [{"role": "x", "content": "a"}]]
 )
 def test_items_of_another_form_are_refused_in_words_of_a_user(given: Any) -> None:
-    with pytest.raises(Refused) as refused:
-        read_response(json.dumps({"model": "m", "input": given}).encode())
-    told = r"input(\.0)?(\.\w+)?: (an input is|it must be|it is missing|item 0 has the type)"
-    assert re.match(told, str(refused.value))
+    with pytest.raises(RequestRejectedError) as refused:
+        parse_responses_request(json.dumps({"model": "m", "input": given}).encode())
+    message = r"input(\.0)?(\.\w+)?: (an input is|it must be|it is missing|item 0 has the type)"
+    assert re.match(message, str(refused.value))
 
 
 @READERS
@@ -91,15 +91,17 @@ def test_arguments_may_be_an_object_and_are_the_text_of_it(arguments: dict[str, 
     """The text is the one that a turn of the policy has, so it is known again."""
     for written in (arguments, json.dumps(arguments)):
         call = {"id": "a", "function": {"name": "f", "arguments": written}}
-        made = Message.model_validate({"role": "assistant", "tool_calls": [call]})
-        assert says_of(made).calls == (("f", json.dumps(arguments)),)
+        made = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
+        assert to_assistant_message(made).calls == (("f", json.dumps(arguments)),)
 
 
 @pytest.mark.parametrize("arguments", [[1], 3, True])
 def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
     calls = [{"id": "a", "function": {"name": "f", "arguments": arguments}}]
-    with pytest.raises(Refused, match="arguments of a call are a JSON object, or its text; write"):
-        read_turn_request(body(messages=[USER, {"role": "assistant", "tool_calls": calls}]))
+    with pytest.raises(
+        RequestRejectedError, match="arguments of a call are a JSON object, or its text; write"
+    ):
+        parse_turn_request(body(messages=[USER, {"role": "assistant", "tool_calls": calls}]))
 
 
 def test_a_served_agent_refuses_calls_of_others() -> None:
@@ -109,20 +111,20 @@ def test_a_served_agent_refuses_calls_of_others() -> None:
         {"role": "assistant", "tool_calls": [{"function": made}]},
         {"role": "function", "name": "search", "content": "x"},
     ):
-        with pytest.raises(Refused, match="runs tools of its own"):
-            read_chat(body(messages=[USER, message, USER]))
+        with pytest.raises(RequestRejectedError, match="runs its own tools"):
+            parse_chat_request(body(messages=[USER, message, USER]))
 
 
-def conversation(ids: list[str], results: list[str]) -> list[Message]:
+def conversation(ids: list[str], results: list[str]) -> list[ChatMessage]:
     calls = [{"id": i, "function": {"name": "f", "arguments": "{}"}} for i in ids]
     given = [USER, {"role": "assistant", "tool_calls": calls}]
     given += [{"role": "tool", "tool_call_id": i, "content": f"of {i}"} for i in results]
-    return [Message.model_validate(message) for message in (*given, USER)]
+    return [ChatMessage.model_validate(message) for message in (*given, USER)]
 
 
 @given(st.permutations(["a", "b", "c"]), st.permutations(["a", "b", "c"]))
 def test_results_are_in_the_order_of_their_calls(calls: list[str], results: list[str]) -> None:
-    found = in_order(conversation(calls, results))
+    found = order_results(conversation(calls, results))
     assert [message.text for message in found[2:5]] == [f"of {i}" for i in calls]
     assert found == conversation(calls, calls)
 
@@ -131,33 +133,35 @@ def test_results_are_in_the_order_of_their_calls(calls: list[str], results: list
 def test_results_of_no_call_are_refused(calls: list[str], results: list[str]) -> None:
     if sorted(calls) == sorted(results) and len({*calls}) == len(calls):
         return
-    with pytest.raises(Refused, match=r"The messages hold .* tool_call_id") as told:
-        in_order(conversation(calls, results))
-    assert told.value.status == 400
+    with pytest.raises(RequestRejectedError, match=r"The messages hold .* tool_call_id") as raised:
+        order_results(conversation(calls, results))
+    assert raised.value.status == 400
 
 
 def test_a_call_without_a_result_is_refused() -> None:
-    with pytest.raises(Refused, match="a call without a result"):
-        in_order(conversation(["a"], [])[:2])
+    with pytest.raises(RequestRejectedError, match="a call without a result"):
+        order_results(conversation(["a"], [])[:2])
 
 
 def test_pieces_of_a_stream() -> None:
-    begin = head("x", "chat.completion.chunk", 0, "m")
-    assert chunk(begin, {"content": "A"})["choices"][0]["delta"] == {"content": "A"}
-    assert usage_chunk(begin, {"total_tokens": 3})["choices"] == []
+    begin = make_head("x", "chat.completion.chunk", 0, "m")
+    assert make_chunk(begin, {"content": "A"})["choices"][0]["delta"] == {"content": "A"}
+    assert make_usage_chunk(begin, {"total_tokens": 3})["choices"] == []
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal", "prefix"])
 def test_a_key_of_a_message_that_the_policy_would_not_read_is_refused(key: str) -> None:
-    said = {"role": "assistant", "content": "x"}
-    with pytest.raises(Refused, match=f"does not read '{key}' of message 1"):
-        read_turn_request(body(messages=[USER, {**said, key: "y"}]))
+    message = {"role": "assistant", "content": "x"}
+    with pytest.raises(RequestRejectedError, match=f"'{key}' of message 1 is not passed"):
+        parse_turn_request(body(messages=[USER, {**message, key: "y"}]))
     for nothing in (None, "", False):
-        assert read_turn_request(body(messages=[USER, {**said, key: nothing}])).messages
-    assert read_chat(body(messages=[USER, {**said, key: "y"}, USER]))  # as its own answers have
+        assert parse_turn_request(body(messages=[USER, {**message, key: nothing}])).messages
+    assert parse_chat_request(
+        body(messages=[USER, {**message, key: "y"}, USER])
+    )  # as its own answers have
 
 
 @pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "function", "function": {}}])
 def test_a_tool_that_no_call_can_name_is_refused(tool: Any) -> None:
-    with pytest.raises(Refused, match="tool 0 is no function with a name"):
-        read_turn_request(body(tools=[tool]))
+    with pytest.raises(RequestRejectedError, match="tool 0 is not a function with a name"):
+        parse_turn_request(body(tools=[tool]))

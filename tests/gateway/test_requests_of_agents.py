@@ -1,18 +1,18 @@
 """Fields of an agent's requests that change a turn, and templates that leave thoughts out."""
 
 import pytest
-from blackbox_parts import ONE_TURN, TASK, TOKENIZER, TWO_TURNS, authors, play
+from blackbox_parts import ONE_TURN, TASK, TOKENIZER, TWO_TURNS, authors, run_scripted
 
 from checkpoints import tiny_tokenizer
 from families import FAMILIES
-from fieldcraft.records.chains import chains
+from fieldcraft.records.chains import split_chains
 from fieldcraft.types import Author, Status, Tokenizer, Trajectory
 
 CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
 
 
 def test_how_a_request_chooses_tools_and_forms() -> None:
-    done, engine = play("chooses", [CALL, CALL], total_tokens=4000)
+    done, engine = run_scripted("chooses", [CALL, CALL], total_tokens=4000)
     forbidden, offered, *refused = (done.answer or "").splitlines()
     assert (forbidden, offered) == ("content,role", "role,tool_calls")
     prompts = [TOKENIZER.decode(ids) for ids in engine.prompts]
@@ -27,7 +27,7 @@ def test_how_a_request_chooses_tools_and_forms() -> None:
 def test_variables_of_the_chat_template() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if mood %}[{{ mood }}]{% endif %}" + tokenizer.chat_template
-    done, engine = play("sets_the_template", ["Ada"], tokenizer=tokenizer)
+    done, engine = run_scripted("sets_the_template", ["Ada"], tokenizer=tokenizer)
     answer, unknown, reserved, forged = (done.answer or "").splitlines()
     assert answer == "Ada"
     assert tokenizer.decode(engine.prompts[0]).startswith("[calm]")
@@ -58,7 +58,7 @@ TURNS = [f"<think>Hm, {name}?</think>{name}" for name in ("Ada", "Bo", "Cy")]
 def assert_trained_as_sampled(done: Trajectory, prompts: list[list[int]]) -> None:
     """Each turn stands behind the very ids that the policy read."""
     read = []
-    for chain in chains(done):
+    for chain in split_chains(done):
         ids: list[int] = []
         for segment in chain:
             read += [list(ids)] if segment.author is Author.POLICY else []
@@ -70,21 +70,21 @@ def assert_trained_as_sampled(done: Trajectory, prompts: list[list[int]]) -> Non
 def test_a_template_that_leaves_thoughts_out_begins_a_chain_with_each_turn(
     tokenizer: Tokenizer,
 ) -> None:
-    done, engine = play("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
     assert authors(done) == [ONE_TURN] * 3
     assert done.status is Status.ANSWERED
     assert_trained_as_sampled(done, engine.prompts)
-    said: list[dict[str, str]] = []
+    messages: list[dict[str, str]] = []
     for prompt, text, turn in zip(
         engine.prompts, (TASK.question, "And then?", "Sure <|im_end|>?"), TURNS, strict=True
     ):
-        said.append({"role": "user", "content": text})
+        messages.append({"role": "user", "content": text})
         shown = tokenizer.decode(prompt)
         assert shown == tokenizer.apply_chat_template(
-            said, tokenize=False, add_generation_prompt=True
+            messages, tokenize=False, add_generation_prompt=True
         )
         assert "Hm" not in shown
-        said.append({"role": "assistant", "content": turn})
+        messages.append({"role": "assistant", "content": turn})
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_a_template_that_leaves_thoughts_out_begins_a_chain_with_each_turn(
 def test_a_template_that_lets_thoughts_stand_in_place_goes_on_with_the_chain(
     tokenizer: Tokenizer,
 ) -> None:
-    done, engine = play("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
     assert authors(done) == [[*TWO_TURNS, Author.TOOL, Author.POLICY]]
     assert_trained_as_sampled(done, engine.prompts)
 
 
 def test_a_template_that_fails_is_a_refusal_of_the_request() -> None:
     tokenizer = with_template("{{ raise_exception('no answers') }}")
-    done, _ = play("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, _ = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
     assert done.status is Status.ERROR
     assert "no answers" in done.error
     assert "BadRequestError" in done.error

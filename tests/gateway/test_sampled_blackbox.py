@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from learning import STAGE, rises, write_player
 
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
-from fieldcraft.gateway.blackbox import BlackBox
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
+from fieldcraft.gateway.blackbox import BlackBoxEnvironment
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.chains import chains
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.chains import split_chains
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.trajectories import read_trajectories
-from fieldcraft.rollout.environments import opened
+from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
@@ -27,16 +27,18 @@ ROLLOUTS = 12
 FEW = {"steps": 24, "group": 8, "optim": {"lr": 0.02}}  # a framework takes its time
 
 
-def talks(agent: str, engine, seed: int = 0) -> list[Trajectory]:
-    tokenizer = engine._stops.tokenizer
+def sample_conversations(agent: str, engine, seed: int = 0) -> list[Trajectory]:
+    tokenizer = engine._stop_matcher.tokenizer
     policy = Policy(engine=engine, temperature=0.8, seed=seed)
-    limits = Limits(turn_tokens=12, total_tokens=400)
+    limits = BudgetConfig(turn_tokens=12, total_tokens=400)
     tasks = [Task(str(i), f"Who was born in Northport {i}?", ()) for i in range(ROLLOUTS)]
 
     async def all_of_them() -> list[Trajectory]:
-        environment = BlackBox(f"blackbox_agents:{agent}")
-        async with opened(environment, get_dialect("hermes", tokenizer), limits) as play:
-            return await asyncio.gather(*(play(task, policy, task.id) for task in tasks))
+        environment = BlackBoxEnvironment(f"blackbox_agents:{agent}")
+        async with isolate_failures(
+            environment, make_dialect("hermes", tokenizer), limits
+        ) as runner:
+            return await asyncio.gather(*(runner(task, policy, task.id) for task in tasks))
 
     return asyncio.run(all_of_them())
 
@@ -46,19 +48,19 @@ def test_engine_and_trainer_agree_about_conversations(tmp_path: Path) -> None:
     no text. They stay what they are, so a conversation is one chain all the same."""
     trainer = make_trainer(tmp_path)
     engine = chatty_engine(trainer)
-    done = talks("converses", engine)
-    tokenizer = engine._stops.tokenizer
+    done = sample_conversations("converses", engine)
+    tokenizer = engine._stop_matcher.tokenizer
     turns = [s for t in done for s in t.segments if s.author is Author.POLICY]
-    assert [len(chains(t)) for t in done] == [1] * ROLLOUTS
+    assert [len(split_chains(t)) for t in done] == [1] * ROLLOUTS
     assert len(turns) == 3 * ROLLOUTS
     assert any(tokenizer.encode(s.text) != s.ids for s in turns)
     assert_agree(trainer, done, 0.8)
-    assert engine.sessions == 0
+    assert engine.num_sessions == 0
 
 
 def test_rollouts_follow_from_their_keys_and_the_seed(tmp_path: Path) -> None:
     engine = chatty_engine(make_trainer(tmp_path))
-    first, again, other = (talks("converses", engine, seed) for seed in (0, 0, 1))
+    first, again, other = (sample_conversations("converses", engine, seed) for seed in (0, 0, 1))
     assert [t.ids for t in first] == [t.ids for t in again]
     assert [t.ids for t in first] != [t.ids for t in other]
 
@@ -80,7 +82,7 @@ def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]
         }
     )
     assert check_recipe(recipe, folder, lambda *_: None) == []
-    run_recipe(recipe, folder / "run", Events([write_metrics]))
+    run_recipe(recipe, folder / "run", EventBus([write_metrics]))
     rows = (folder / "run" / "rl" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(row) for row in rows]
 
@@ -91,7 +93,7 @@ def test_a_policy_learns_through_an_agent_of_a_framework(tmp_path: Path) -> None
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards
     done = list(read_trajectories(tmp_path / "run" / "evaluations" / "rl.jsonl"))
     assert {t.status for t in done} <= {Status.ANSWERED, Status.TRUNCATED}
-    assert max(len(t.policy_texts) for t in done) >= 2
+    assert max(len(t.policy_turns) for t in done) >= 2
 
 
 @pytest.mark.slow

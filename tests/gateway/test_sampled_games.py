@@ -5,19 +5,19 @@ import asyncio
 from learning import TEMPLATE
 
 from bandit import letters, small_model
-from fieldcraft.algos.losses import Surrogate
-from fieldcraft.config.sections import Limits, Optim
-from fieldcraft.dialects import get_dialect
+from fieldcraft.algos.losses import PolicyGradientLoss
+from fieldcraft.config.sections import BudgetConfig, Optim
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.gateway.text import TextEnvironment
-from fieldcraft.rollout.environments import opened
+from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory
 from training_parts import assert_agree
 
 GAME = TextEnvironment("games_parts:Partners")
-LIMITS = Limits(turn_tokens=4, total_tokens=40, max_calls=2)
+LIMITS = BudgetConfig(turn_tokens=4, total_tokens=40, max_calls=2)
 
 
 def rollouts(engine: LocalEngine, seed: int) -> list[Trajectory]:
@@ -27,8 +27,8 @@ def rollouts(engine: LocalEngine, seed: int) -> list[Trajectory]:
     tasks, _ = GAME.tasks(0)
 
     async def all_of_them() -> list[Trajectory]:
-        async with opened(GAME, get_dialect("autocoa", tokenizer), LIMITS) as play:
-            return await asyncio.gather(*(play(task, policy, task.id) for task in tasks[:64]))
+        async with isolate_failures(GAME, make_dialect("autocoa", tokenizer), LIMITS) as runner:
+            return await asyncio.gather(*(runner(task, policy, task.id) for task in tasks[:64]))
 
     return asyncio.run(all_of_them())
 
@@ -42,9 +42,9 @@ def test_engine_and_trainer_agree_about_games() -> None:
     assert both
     units = assert_agree(trainer, both, 0.7)
     total = sum(float(sample.weight.sum()) for (sample,) in units)
-    row = trainer.step(units, Surrogate(), total, 0.7)
+    row = trainer.step(units, PolicyGradientLoss(), total, 0.7)
     assert row["sampler_gap"] < 1e-4
-    asyncio.run(engine.publish(1))
+    asyncio.run(engine.update_weights(1))
     versions = {v for t in rollouts(engine, 0) for s in t.segments for v, _ in s.versions}
     assert versions == {1}
 

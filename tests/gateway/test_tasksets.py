@@ -15,12 +15,12 @@ import pytest
 from learning import TEMPLATE, learn, rises, trained_as_sampled
 
 from bandit import letters
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.gateway.verifiers import Verifiers
-from fieldcraft.records.chains import check_folds
-from fieldcraft.rollout.environments import opened
+from fieldcraft.gateway.verifiers import VerifiersEnvironment
+from fieldcraft.records.chains import validate_folds
+from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
@@ -29,23 +29,25 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON and find_spec("verifiers") is None, reason="no verifiers"),
 ]
-LIMITS = Limits(turn_tokens=4, total_tokens=40, max_calls=2)
+LIMITS = BudgetConfig(turn_tokens=4, total_tokens=40, max_calls=2)
 END = "<end>"
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_test_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker finds the taskset in the current folder."""
     monkeypatch.chdir(Path(__file__).parent)
 
 
-def environment(mood: str = "good", **settings: Any) -> Verifiers:
+def environment(mood: str = "good", **settings: Any) -> VerifiersEnvironment:
     config = {"taskset": {"mood": mood}}
     python = Path(PYTHON or sys.executable)
-    return Verifiers("partners_taskset", python, config=config, **settings)
+    return VerifiersEnvironment("partners_taskset", python, config=config, **settings)
 
 
-def play(verifiers: Verifiers, turns: list[str], *places: int) -> list[Trajectory]:
+def run_scripted(
+    verifiers: VerifiersEnvironment, turns: list[str], *places: int
+) -> list[Trajectory]:
     """The rollouts of a policy that writes these turns, of the tasks at these places."""
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
@@ -53,7 +55,7 @@ def play(verifiers: Verifiers, turns: list[str], *places: int) -> list[Trajector
     tasks = [Task(str(place), "?", (), {"index": place}) for place in range(2)]
 
     async def all_of_them() -> list[Trajectory]:
-        async with opened(verifiers, get_dialect("autocoa", tokenizer), LIMITS) as go:
+        async with isolate_failures(verifiers, make_dialect("autocoa", tokenizer), LIMITS) as go:
             return await asyncio.gather(*(go(tasks[p], policy, f"k{p}") for p in places))
 
     return asyncio.run(all_of_them())
@@ -68,11 +70,11 @@ def test_the_last_tasks_are_to_test_on() -> None:
 
 def test_a_taskset_that_is_not_there_is_a_sentence() -> None:
     with pytest.raises(UserError, match="the taskset cannot be read"):
-        Verifiers("no_taskset", Path(PYTHON or sys.executable)).tasks(0)
+        VerifiersEnvironment("no_taskset", Path(PYTHON or sys.executable)).tasks(0)
 
 
 def test_a_trace_becomes_a_trajectory_token_for_token() -> None:
-    [done] = play(environment(), ["0", "3"], 0)
+    [done] = run_scripted(environment(), ["0", "3"], 0)
     assert [(s.author, s.text) for s in done.segments] == [
         (Author.PROMPT, "a>"),
         (Author.POLICY, f"0{END}"),
@@ -87,7 +89,7 @@ def test_a_trace_becomes_a_trajectory_token_for_token() -> None:
 
 def test_a_history_that_is_written_anew_is_another_chain() -> None:
     """Each turn is trained once."""
-    [done] = play(environment("forgets"), ["0", "3"], 0)
+    [done] = run_scripted(environment("forgets"), ["0", "3"], 0)
     assert [(s.author, s.text) for s in done.segments] == [
         (Author.PROMPT, "a>"),
         (Author.POLICY, f"0{END}"),
@@ -95,12 +97,12 @@ def test_a_history_that_is_written_anew_is_another_chain() -> None:
         (Author.POLICY, f"3{END}"),
     ]
     assert done.folds == [2]
-    check_folds(done)
+    validate_folds(done)
     assert done.rewards == {"environment": 1.0}
 
 
 def test_a_turn_that_is_cut_is_ended_by_the_template() -> None:
-    [done] = play(environment(), ["0000", "3"], 0)
+    [done] = run_scripted(environment(), ["0000", "3"], 0)
     assert [(s.author, s.text) for s in done.segments] == [
         (Author.PROMPT, "a>"),
         (Author.POLICY, "0000"),
@@ -115,14 +117,14 @@ def test_a_turn_that_is_cut_is_ended_by_the_template() -> None:
     ("mood", "cause"),
     [
         ("raises", "no letters"),
-        ("dead", "WorkerEnded"),
+        ("dead", "WorkerExitedError"),
         ("endless", "the episode did not end within"),
     ],
 )
 def test_what_goes_wrong_is_the_status_of_its_rollout(mood: str, cause: str) -> None:
     seconds = 90 if mood == "endless" else 600
     verifiers = environment(mood, timeout_seconds=seconds)
-    good, bad = play(verifiers, ["0", "3"], 0, 1)
+    good, bad = run_scripted(verifiers, ["0", "3"], 0, 1)
     assert bad.status is Status.ERROR
     assert cause in bad.error
     if mood != "dead":  # it took the others with it
@@ -137,7 +139,7 @@ def test_a_worker_that_died_is_started_again() -> None:
     tasks = [Task(str(place), "?", (), {"index": place}) for place in range(2)]
 
     async def in_turn() -> list[Trajectory]:
-        async with opened(verifiers, get_dialect("autocoa", tokenizer), LIMITS) as go:
+        async with isolate_failures(verifiers, make_dialect("autocoa", tokenizer), LIMITS) as go:
             return [await go(tasks[p], policy, f"k{p}") for p in (1, 0)]
 
     dead, alive = asyncio.run(in_turn())
@@ -150,7 +152,9 @@ def test_a_task_of_others_is_refused() -> None:
         tokenizer = letters()
         tokenizer.chat_template = TEMPLATE
         policy = Policy(engine=ScriptedEngine(tokenizer, []))
-        async with opened(environment(), get_dialect("autocoa", tokenizer), LIMITS) as go:
+        async with isolate_failures(
+            environment(), make_dialect("autocoa", tokenizer), LIMITS
+        ) as go:
             await go(Task("q", "Who?", ()), policy, "k")
 
     with pytest.raises(UserError, match="none of the taskset's"):

@@ -6,15 +6,15 @@ from typing import Any
 
 import httpx
 import pytest
-from blackbox_parts import TOKENIZER, play
+from blackbox_parts import TOKENIZER, run_scripted
 
 from checkpoints import tiny_tokenizer
 from families import IM, Family
-from fieldcraft.dialects import get_dialect
-from fieldcraft.gateway.completions import completions_app
-from fieldcraft.gateway.messages import read_turn_request
-from fieldcraft.gateway.refusals import Refused
-from fieldcraft.gateway.scribe import Scribe
+from fieldcraft.dialects import make_dialect
+from fieldcraft.gateway.chat_api import create_chat_app
+from fieldcraft.gateway.conversation_renderer import ConversationRenderer
+from fieldcraft.gateway.messages import parse_turn_request
+from fieldcraft.gateway.refusals import RequestRejectedError
 from fieldcraft.types import Tokenizer
 
 CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
@@ -45,11 +45,13 @@ AS_JSON = (
 )
 
 
-def shown(tokenizer: Tokenizer, messages: list[Any], tools: list[Any]) -> str:
+def render(tokenizer: Tokenizer, messages: list[Any], tools: list[Any]) -> str:
     body = json.dumps({"messages": messages, "tools": tools})
-    request = read_turn_request(body.encode())
-    scribe = Scribe(get_dialect("search-r1", tokenizer))
-    ids = scribe.prompt(request.messages, request.offered, (), lambda ids, says: None)
+    request = parse_turn_request(body.encode())
+    renderer = ConversationRenderer(make_dialect("search-r1", tokenizer))
+    ids = renderer.encode_prompt(
+        request.messages, request.offered_tools, (), lambda ids, says: None
+    )
     return str(tokenizer.decode(ids))
 
 
@@ -58,21 +60,23 @@ def test_a_template_gets_the_ids_of_calls_and_the_names_of_results() -> None:
     tokenizer = with_calls(
         f"{AS_JSON}#{{{{ c.id }}}}", "{{ m.name }}#{{ m.tool_call_id }}:{{ m.content }}"
     )
-    text = shown(tokenizer, TALK, [TOOL])
+    text = render(tokenizer, TALK, [TOOL])
     assert "</tool_call>#c1<|im_end|>" in text
     assert "search#c1:Ada<|im_end|>" in text
 
 
 def test_an_id_with_a_special_token_is_refused() -> None:
     call, result = MADE | {"id": "<|im_end|>"}, TALK[2] | {"tool_call_id": "<|im_end|>"}
-    with pytest.raises(Refused, match=r"'<\|im_end\|>' is a special token"):
-        shown(with_calls(AS_JSON), [TALK[0], TALK[1] | {"tool_calls": [call]}, result], [TOOL])
+    with pytest.raises(RequestRejectedError, match=r"'<\|im_end\|>' is a special token"):
+        render(with_calls(AS_JSON), [TALK[0], TALK[1] | {"tool_calls": [call]}, result], [TOOL])
 
 
 def test_the_ids_of_calls_are_the_same_in_every_run() -> None:
     """Templates may write them, and Mistral's want nine letters and digits."""
     tokenizer = with_calls(AS_JSON, "{{ m.tool_call_id }}:{{ m.content }}")
-    runs = [play("calls_tools", [CALL, "Ada"], tokenizer=tokenizer)[1].prompts for _ in range(2)]
+    runs = [
+        run_scripted("calls_tools", [CALL, "Ada"], tokenizer=tokenizer)[1].prompts for _ in range(2)
+    ]
     assert runs[0] == runs[1]
     assert "tool\ncall00000:search found" in tokenizer.decode(runs[0][1])
 
@@ -91,35 +95,37 @@ OTHERS = {
 def test_tools_are_refused_where_the_model_would_call_them_in_another_form(name: str) -> None:
     tokenizer = with_calls(OTHERS[name])
     with pytest.raises(
-        Refused, match="does not write calls as JSON between <tool_call> tags"
+        RequestRejectedError, match="does not render calls as JSON between <tool_call> tags"
     ) as no:
-        shown(tokenizer, TALK[:1], [TOOL])
+        render(tokenizer, TALK[:1], [TOOL])
     assert no.value.error["param"] == "tools"
-    assert "Who?" in shown(tokenizer, TALK[:1], [])
+    assert "Who?" in render(tokenizer, TALK[:1], [])
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, tiny_tokenizer(), with_calls(AS_JSON)])
 def test_tools_are_shown_where_calls_are_read(tokenizer: Tokenizer) -> None:
-    assert "search" in shown(tokenizer, TALK[:1], [TOOL])
+    assert "search" in render(tokenizer, TALK[:1], [TOOL])
 
 
 @pytest.mark.parametrize("key", ["images", "audio", "attachments"])
 def test_what_is_no_text_is_refused_in_a_key_of_its_own(key: str) -> None:
-    with pytest.raises(Refused, match=f"'{key}' is no text, and only text is read here"):
-        shown(TOKENIZER, [TALK[0] | {key: ["aGk="]}], [])
-    assert "Who?" in shown(TOKENIZER, [TALK[0] | {key: []}], [])
+    with pytest.raises(
+        RequestRejectedError, match=f"'{key}' is not text, and only text is supported"
+    ):
+        render(TOKENIZER, [TALK[0] | {key: ["aGk="]}], [])
+    assert "Who?" in render(TOKENIZER, [TALK[0] | {key: []}], [])
 
 
 def test_blocks_of_thoughts_are_refused_as_thoughts_are() -> None:
-    said = {"role": "assistant", "content": "Ada", "thinking_blocks": [{"thinking": "Hm."}]}
-    with pytest.raises(Refused, match="does not read 'thinking_blocks' of message 1"):
-        shown(TOKENIZER, [TALK[0], said, TALK[0]], [])
+    message = {"role": "assistant", "content": "Ada", "thinking_blocks": [{"thinking": "Hm."}]}
+    with pytest.raises(RequestRejectedError, match="'thinking_blocks' of message 1 is not passed"):
+        render(TOKENIZER, [TALK[0], message, TALK[0]], [])
 
 
 @pytest.mark.parametrize("path", ["/r/v1/messages", "/r/chat/completions", "/r/v1/completions"])
 def test_another_route_is_refused_with_the_one_that_is_there(path: str) -> None:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(completions_app({}))
+        transport = httpx.ASGITransport(create_chat_app({}))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
             return await http.post(path, json={})
 
@@ -127,6 +133,6 @@ def test_another_route_is_refused_with_the_one_that_is_there(path: str) -> None:
     told = answer.json()["error"]["message"]
     assert (answer.status_code, told) == (
         404,
-        f"There is no route POST {path} here; ask POST base_url/chat/completions, where base_url"
+        f"The route POST {path} does not exist; use POST base_url/chat/completions, where base_url"
         " ends in /v1, as OpenAI's clients do.",
     )

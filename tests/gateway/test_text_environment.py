@@ -8,16 +8,16 @@ import games_parts
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.gateway.games import STEP
+from fieldcraft.gateway.games import STEP_TOOL
 from fieldcraft.gateway.text import TextEnvironment
-from fieldcraft.records.costs import acting_cost, policy_tokens
+from fieldcraft.records.costs import compute_acting_cost, count_policy_tokens
 from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.environments import opened
+from fieldcraft.rollout.environments import isolate_failures
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
@@ -25,7 +25,7 @@ TOKENIZER = tiny_tokenizer()
 [TASK], _ = TextEnvironment("games_parts:Guess", games=1).tasks(0)  # its number is 6
 
 
-def play(
+def run_scripted(
     game: str,
     turns: list[str],
     task: Task = TASK,
@@ -37,10 +37,12 @@ def play(
     """The rollout of a policy that writes these turns."""
     environment = TextEnvironment(f"games_parts:{game}", max_turns=max_turns)
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-    limits = Limits.model_validate(budget)
+    limits = BudgetConfig.model_validate(budget)
 
     async def one() -> Trajectory:
-        async with opened(environment, dialect or get_dialect("autocoa", TOKENIZER), limits) as go:
+        async with isolate_failures(
+            environment, dialect or make_dialect("autocoa", TOKENIZER), limits
+        ) as go:
             return await go(task, policy, "k")
 
     return run(one())
@@ -51,7 +53,7 @@ def text(trajectory: Trajectory, author: Author) -> list[str]:
 
 
 def test_a_game_is_written_by_the_chat_template_and_never_encoded_again() -> None:
-    done = play("Guess", ["4", "6"])
+    done = run_scripted("Guess", ["4", "6"])
     first, reply = "Guess a number from 0 to 9.", "Higher."
     turn = [{"role": "user", "content": first}]
     assert [s.author for s in done.segments] == [
@@ -72,7 +74,7 @@ def test_a_game_is_written_by_the_chat_template_and_never_encoded_again() -> Non
 
 
 def test_the_reward_is_the_sum_over_the_moves() -> None:
-    done = play("Guess", ["4", "8", "6"])
+    done = run_scripted("Guess", ["4", "8", "6"])
     assert done.rewards == {"environment": 1.5}
     assert (done.status, done.answer, done.well_formed) == (Status.ANSWERED, "6", True)
     assert [(c.tool, c.arguments, c.observation) for c in done.calls] == [
@@ -81,19 +83,21 @@ def test_the_reward_is_the_sum_over_the_moves() -> None:
         ("step", {"action": "6"}, "Right."),
     ]
     asyncio.run(
-        Rubric([(EnvironmentReward(), 2.0)], "environment").score([short := play("Guess", ["6"])])
+        Rubric([(EnvironmentReward(), 2.0)], "environment").score(
+            [short := run_scripted("Guess", ["6"])]
+        )
     )
-    assert (short.reward, short.right) == (2.0, True)
+    assert (short.reward, short.is_correct) == (2.0, True)
 
 
 def test_a_game_is_opened_and_closed_once_a_rollout() -> None:
     before = games_parts.Guess.closed
-    play("Guess", ["6"])
+    run_scripted("Guess", ["6"])
     assert games_parts.Guess.closed == before + 2  # and once where the environment is opened
 
 
 def test_the_five_values_of_gymnasium_and_async_methods() -> None:
-    done = play("Waits", ["go", "stop"])
+    done = run_scripted("Waits", ["go", "stop"])
     assert done.rewards == {"environment": 1.0}
     assert done.status is Status.ANSWERED
     assert "Seed 0." in done.segments[0].text
@@ -102,19 +106,19 @@ def test_the_five_values_of_gymnasium_and_async_methods() -> None:
 
 def test_a_question_of_the_recipe_begins_a_game() -> None:
     task = Task("q", "Who?", ("Ada",))
-    assert play("AsksTask", ["Ada"], task).rewards == {"environment": 1.0}
-    assert play("AsksTask", ["Bo"], task).rewards == {"environment": 0.0}
+    assert run_scripted("AsksTask", ["Ada"], task).rewards == {"environment": 1.0}
+    assert run_scripted("AsksTask", ["Bo"], task).rewards == {"environment": 0.0}
 
 
 def test_thoughts_of_a_model_that_reasons_are_no_part_of_its_move() -> None:
-    assert play("Guess", ["<think>4 or 6?</think>\n6"]).answer == "6"
+    assert run_scripted("Guess", ["<think>4 or 6?</think>\n6"]).answer == "6"
 
 
 def test_what_an_environment_says_holds_no_special_token() -> None:
-    done = play("Forges", ["go", "stop"], max_turns=2)
+    done = run_scripted("Forges", ["go", "stop"], max_turns=2)
     observed = next(s for s in done.segments if s.author is Author.TOOL)
     special = {i for i, t in TOKENIZER.added_tokens_decoder.items() if t.special}
-    honest = play("Waits", ["go", "stop"])
+    honest = run_scripted("Waits", ["go", "stop"])
     count = [sum(i in special for i in s.ids) for s in (observed, honest.segments[2])]
     assert count[0] == count[1]  # those of the template alone
     assert "<|im_end|><|im_start|>assistant" in observed.text
@@ -123,7 +127,7 @@ def test_what_an_environment_says_holds_no_special_token() -> None:
 def test_a_model_without_a_template_has_lines() -> None:
     bare = tiny_tokenizer()
     bare.chat_template = None
-    done = play("Guess", ["4", "6"], dialect=get_dialect("autocoa", bare, "Play."))
+    done = run_scripted("Guess", ["4", "6"], dialect=make_dialect("autocoa", bare, "Play."))
     assert text(done, Author.PROMPT) == ["Play.\n\nGuess a number from 0 to 9.\n"]
     assert text(done, Author.TOOL) == ["\nHigher.\n"]
 
@@ -132,18 +136,18 @@ def test_a_model_without_a_template_has_lines() -> None:
 
 
 def test_a_game_without_end_ends() -> None:
-    done = play("Guess", ["1", "2", "3"], max_turns=3)
+    done = run_scripted("Guess", ["1", "2", "3"], max_turns=3)
     assert (done.status, done.answer, done.error) == (Status.NO_ANSWER, None, "")
     assert done.rewards == {"environment": 0.75}
     assert done.segments[-1].author is Author.POLICY
 
 
 def test_the_budget_limits_moves_where_nothing_else_does() -> None:
-    assert len(play("Guess", ["1"] * 5, max_turns=None, max_calls=2).calls) == 2
+    assert len(run_scripted("Guess", ["1"] * 5, max_turns=None, max_calls=2).calls) == 2
 
 
 def test_a_turn_without_end_is_truncated() -> None:
-    done = play("Guess", ["4", "5 " * 50], turn_tokens=10)
+    done = run_scripted("Guess", ["4", "5 " * 50], turn_tokens=10)
     assert done.status is Status.TRUNCATED
     assert done.rewards == {"environment": 0.25}
     assert len(done.calls) == 1
@@ -159,7 +163,7 @@ def test_a_turn_without_end_is_truncated() -> None:
     ],
 )
 def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
-    done = play(game, ["6"])
+    done = run_scripted(game, ["6"])
     assert done.status is Status.ERROR
     assert cause in done.error
     asyncio.run(Rubric([(EnvironmentReward(), 1.0)], "environment").score([done]))
@@ -168,7 +172,7 @@ def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
 
 @pytest.mark.long
 def test_a_game_that_is_too_slow_ends_its_own_rollout() -> None:
-    done = play("Sleeps", ["6"], run=games_parts.Sleeps.clock.run, call_seconds=100)
+    done = run_scripted("Sleeps", ["6"], run=games_parts.Sleeps.clock.run, call_seconds=100)
     assert done.status is Status.ERROR
     assert "did not return from step within 100 s" in done.error
 
@@ -178,25 +182,28 @@ def test_a_game_that_is_too_slow_ends_its_own_rollout() -> None:
     [
         ("RaisesInClose", "the environment cannot be opened (OSError: stuck)"),
         ("CannotBeMade", "the environment cannot be opened (RuntimeError: no cartridge)"),
-        ("OnlyResets", "'games_parts:OnlyResets' is no environment: write a class with reset()"),
+        (
+            "OnlyResets",
+            "'games_parts:OnlyResets' is not an environment: write a class with reset()",
+        ),
         ("Nothing", "'games_parts' has no 'Nothing'"),
     ],
 )
 def test_what_is_no_environment_is_refused(game: str, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
-        play(game, ["6"])
+        run_scripted(game, ["6"])
     assert sentence in str(refused.value)
 
 
 def test_calls_in_an_environment_of_others_have_the_costs_of_the_recipe() -> None:
     environment = TextEnvironment("games_parts:Guess", max_turns=4)
     policy = Policy(engine=ScriptedEngine(TOKENIZER, ["4", "6"]))
-    dialect, limits = get_dialect("autocoa", TOKENIZER), Limits(token_cost=500.0)
+    dialect, limits = make_dialect("autocoa", TOKENIZER), BudgetConfig(token_cost=500.0)
 
     async def one() -> Trajectory:
-        async with opened(environment, dialect, limits, {STEP: 3.0}) as go:
+        async with isolate_failures(environment, dialect, limits, {STEP_TOOL: 3.0}) as go:
             return await go(TASK, policy, "k")
 
     done = asyncio.run(one())
     assert [call.cost for call in done.calls] == [3.0, 3.0]
-    assert acting_cost(done) == 6.0 + policy_tokens(done) / 2
+    assert compute_acting_cost(done) == 6.0 + count_policy_tokens(done) / 2

@@ -34,14 +34,14 @@ def test_more_sessions_than_rows_and_prompts_in_pieces(tmp_path: Path) -> None:
     engine = LocalEngine(model, tiny_tokenizer(), max_rows=5, step_tokens=24)
     for rollout in mixed_rollouts(engine, 24):
         rollout.check(model, 1e-3)
-    assert engine.stats.evicted > 0
+    assert engine.stats.evicted_sessions > 0
 
 
 def test_one_wait_for_the_device_per_step(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to("cuda")
     engine = LocalEngine(model, tiny_tokenizer(), max_rows=64)
     mixed_rollouts(engine, 8)  # kernels are loaded, libraries initialised
-    asyncio.run(engine.publish(engine.version + 1))
+    asyncio.run(engine.update_weights(engine.version + 1))
     before = engine.stats.forwards
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

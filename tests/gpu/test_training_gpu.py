@@ -9,11 +9,16 @@ import torch
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
+from fieldcraft.algos.losses import (
+    ContrastiveLoss,
+    CrossEntropyLoss,
+    LossFunction,
+    PolicyGradientLoss,
+)
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.attention import has_flash
-from fieldcraft.train.batch import Unit
+from fieldcraft.train.batch import SampleUnit
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.packed_attention import supports_varlen_kernel
 from fieldcraft.train.trainer import Trainer
 from training_parts import (
     assert_agree,
@@ -32,7 +37,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SURROGATE = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SURROGATE = PolicyGradientLoss(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
 
 
 def on_device(trainer: Trainer) -> Trainer:
@@ -40,17 +45,17 @@ def on_device(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def units_for(objective: Objective) -> list[Unit]:
+def units_for(objective: LossFunction) -> list[SampleUnit]:
     samples = random_samples(8)
-    if isinstance(objective, Contrastive):
+    if isinstance(objective, ContrastiveLoss):
         return list(zip(samples[::2], samples[1::2], strict=True))
     return [(sample,) for sample in samples]
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE])
+@pytest.mark.parametrize("objective", [CrossEntropyLoss(), ContrastiveLoss(), SURROGATE])
 def test_a_step_is_that_of_the_cpu(
-    tmp_path: Path, architecture: Architecture, objective: Objective
+    tmp_path: Path, architecture: Architecture, objective: LossFunction
 ) -> None:
     here = make_trainer(tmp_path / "a", architecture, lr=1e-3)
     there = on_device(make_trainer(tmp_path / "b", architecture, lr=1e-3))
@@ -75,9 +80,9 @@ def test_engine_and_trainer_agree(
     for _ in range(2):
         units = assert_agree(trainer, chatty_rollouts(engine, temperature), temperature)
         total = sum(float(sample.weight.sum()) for (sample,) in units)
-        assert trainer.step(units, Surrogate(), total, temperature)["sampler_gap"] < 1e-3
+        assert trainer.step(units, PolicyGradientLoss(), total, temperature)["sampler_gap"] < 1e-3
         trainer.done += 1
-        asyncio.run(engine.publish(trainer.done))
+        asyncio.run(engine.update_weights(trainer.done))
 
 
 def test_a_checkpoint_of_the_device_goes_on_on_the_cpu_and_back(tmp_path: Path) -> None:
@@ -93,23 +98,23 @@ def test_a_checkpoint_of_the_device_goes_on_on_the_cpu_and_back(tmp_path: Path) 
 
 
 def test_bfloat16_trains_nearly_the_same(tmp_path: Path) -> None:
-    units = units_for(CrossEntropy())
-    exact = on_device(make_trainer(tmp_path / "a")).step(units, CrossEntropy(), 100.0)
+    units = units_for(CrossEntropyLoss())
+    exact = on_device(make_trainer(tmp_path / "a")).step(units, CrossEntropyLoss(), 100.0)
     model = sharp_model(tmp_path / "b", "qwen3").to(DEVICE)
     rounded = Trainer(model, Optim(lr=1e-2), 10, dtype=torch.bfloat16)
-    mixed = rounded.step(units, CrossEntropy(), 100.0)
+    mixed = rounded.step(units, CrossEntropyLoss(), 100.0)
     assert mixed["loss"] == pytest.approx(exact["loss"], rel=0.1)
     assert mixed["loss"] != exact["loss"]
 
 
 @pytest.mark.parametrize(("moments", "tolerance"), [("host", 1e-5), ("8bit", 0.02)])
 def test_other_moments_learn_the_same(tmp_path: Path, moments: str, tolerance: float) -> None:
-    units = units_for(CrossEntropy())
+    units = units_for(CrossEntropyLoss())
     losses = []
     for name in ("float32", moments):
         model = sharp_model(tmp_path / name, "qwen3").to(DEVICE)
         trainer = Trainer(model, Optim(lr=1e-3, moments=name), 10)
-        losses.append([trainer.step(units, CrossEntropy(), 100.0)["loss"] for _ in range(5)])
+        losses.append([trainer.step(units, CrossEntropyLoss(), 100.0)["loss"] for _ in range(5)])
     assert losses[1] == pytest.approx(losses[0], rel=tolerance)
 
 
@@ -121,6 +126,6 @@ def test_one_kernel_computes_what_one_for_each_run_does(dtype: torch.dtype) -> N
         runs = random_forest(rng, rng.randint(1, 7))
         held = sorted(rng.sample(range(len(runs)), rng.randint(1, len(runs))))
         expected = attended(runs, held, seed)
-        assert has_flash(torch.zeros(1, 4, 1, 8, dtype=dtype, device=DEVICE))
+        assert supports_varlen_kernel(torch.zeros(1, 4, 1, 8, dtype=dtype, device=DEVICE))
         for found, wanted in zip(attended(runs, held, seed, DEVICE, dtype), expected, strict=True):
             torch.testing.assert_close(found.float().cpu(), wanted, rtol=0.05, atol=0.05)

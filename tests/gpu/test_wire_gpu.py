@@ -6,7 +6,11 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form, Wire, forms_of
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import (
+    BroadcastChannel,
+    TensorMeta,
+    make_tensor_metas,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,19 +19,19 @@ pytestmark = [
 HOST = "127.0.0.1"
 
 
-def receive(port: int, forms: list[Form], pipe: Connection) -> None:
-    wire = Wire(HOST, port, 1, 2, torch.device("cuda:1"))
+def receive(port: int, forms: list[TensorMeta], pipe: Connection) -> None:
+    channel = BroadcastChannel(HOST, port, 1, 2, torch.device("cuda:1"))
     for _ in range(2):
-        pipe.send({name: tensor.numpy() for name, tensor in wire.receive(forms).items()})
+        pipe.send({name: tensor.numpy() for name, tensor in channel.receive(forms).items()})
 
 
 def test_what_is_sent_arrives_as_often_as_it_is() -> None:
     torch.cuda.set_device(0)
     tensors = {"wide": torch.randn(1000, 1000), "one": torch.tensor(7.0)}
-    sender = Wire(HOST, 0, 0, 2, torch.device("cuda:0"))
+    sender = BroadcastChannel(HOST, 0, 0, 2, torch.device("cuda:0"))
     here, there = get_context("spawn").Pipe()
     process = get_context("spawn").Process(
-        target=receive, args=(sender.port, forms_of(tensors), there)
+        target=receive, args=(sender.port, make_tensor_metas(tensors), there)
     )
     process.start()
     for factor in (1, 3):

@@ -8,9 +8,9 @@ import pytest
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.config.hub_names import HubModel, folder_of, model_in
-from fieldcraft.hub.client import HubUnreachable
-from fieldcraft.hub.models import checkpoint
+from fieldcraft.config.hub_names import HubModel, get_snapshot_folder, identify_hub_model
+from fieldcraft.hub.client import HubUnreachableError
+from fieldcraft.hub.models import resolve_checkpoint
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import UserError
 from hub_parts import NAME, go_offline, hub, nobody_answers
@@ -36,23 +36,23 @@ def repository(hub: Hub, tiny: Path) -> Repository:
 
 
 def refused(name: str) -> str:
-    with pytest.raises(UserError) as told:
-        checkpoint(Path(name))
-    assert str(told.value).count("\n") == 0
-    return str(told.value)
+    with pytest.raises(UserError) as raised:
+        resolve_checkpoint(Path(name))
+    assert str(raised.value).count("\n") == 0
+    return str(raised.value)
 
 
 def test_a_model_is_fetched_once_and_only_what_is_data(
     hub: Hub, repository: Repository, tiny: Path
 ) -> None:
-    folder = checkpoint(Path(NAME))
-    assert folder == folder_of(HubModel(NAME, repository.refs["main"]))
+    folder = resolve_checkpoint(Path(NAME))
+    assert folder == get_snapshot_folder(HubModel(NAME, repository.refs["main"]))
     assert {f.name for f in folder.iterdir()} == {f.name for f in tiny.iterdir()}
     assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
     hub.requests.clear()
-    assert checkpoint(Path(NAME)) == folder
+    assert resolve_checkpoint(Path(NAME)) == folder
     assert not hub.fetched()
-    assert checkpoint(Path(f"{NAME}@{folder.name}")) == folder
+    assert resolve_checkpoint(Path(f"{NAME}@{folder.name}")) == folder
     assert hub.requests == [f"GET /api/models/{NAME}"]  # of the name without a commit
 
 
@@ -64,9 +64,9 @@ def test_a_model_answers_on_the_command_line(
 
 
 def test_a_folder_of_the_name_goes_before_the_hub(hub: Hub, repository: Repository) -> None:
-    shutil.copytree(checkpoint(Path(NAME)), NAME)
+    shutil.copytree(resolve_checkpoint(Path(NAME)), NAME)
     hub.requests.clear()
-    assert checkpoint(Path(NAME)) == Path(NAME)
+    assert resolve_checkpoint(Path(NAME)) == Path(NAME)
     assert not hub.requests
 
 
@@ -74,10 +74,10 @@ def test_revisions(repository: Repository) -> None:
     first = repository.refs["main"]
     repository.refs["v1"] = first
     second = repository.commit({**repository.commits[first], "README.md": b"# Better"})
-    assert checkpoint(Path(NAME)).name == second
-    assert checkpoint(Path(f"{NAME}@v1")).name == first
-    told = refused(f"{NAME}@v2")
-    assert told.startswith(f"{NAME} has no revision 'v2' at http://127.0.0.1")
+    assert resolve_checkpoint(Path(NAME)).name == second
+    assert resolve_checkpoint(Path(f"{NAME}@v1")).name == first
+    message = refused(f"{NAME}@v2")
+    assert message.startswith(f"{NAME} has no revision 'v2' at http://127.0.0.1")
 
 
 def test_a_name_that_does_not_exist(
@@ -85,9 +85,9 @@ def test_a_name_that_does_not_exist(
 ) -> None:
     for command in (["ask", "Who?", "--model"], ["export", "--out", "copy"]):
         assert status(*command, "org/other") == 2
-        told = sentence(capsys)
-        assert told.startswith("org/other is no folder, and http://127.0.0.1")
-        assert "correct the name or, if it is private, set HF_TOKEN" in told
+        message = sentence(capsys)
+        assert message.startswith("org/other is not a folder, and http://127.0.0.1")
+        assert "correct the name or, if it is private, set HF_TOKEN" in message
     assert not Path("copy").exists()
 
 
@@ -97,22 +97,22 @@ def test_gated_and_private_models(
     hub.add_folder(KEY, tiny, gated=True)
     hub.add_folder("models/org/private", tiny, private=True)
     assert status("ask", "Who?", "--model", NAME) == 2
-    told = sentence(capsys)
-    assert told.startswith(
+    message = sentence(capsys)
+    assert message.startswith(
         f"{NAME} is gated: ask for access at {hub.url}/{NAME}, then set HF_TOKEN"
     )
-    assert "org/private is no folder" in refused("org/private")
+    assert "org/private is not a folder" in refused("org/private")
     monkeypatch.setenv("HF_TOKEN", "hf_without-access")
     assert "is gated" in refused(NAME)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert checkpoint(Path(NAME)).is_dir()
-    assert checkpoint(Path("org/private")).is_dir()
+    assert resolve_checkpoint(Path(NAME)).is_dir()
+    assert resolve_checkpoint(Path("org/private")).is_dir()
 
 
 def test_a_renamed_model_is_followed(hub: Hub, repository: Repository) -> None:
     hub.renamed["models/org/old-name"] = KEY
-    folder = checkpoint(Path("org/old-name"))
-    assert model_in(folder) == HubModel("org/old-name", repository.refs["main"])
+    folder = resolve_checkpoint(Path("org/old-name"))
+    assert identify_hub_model(folder) == HubModel("org/old-name", repository.refs["main"])
     load_tokenizer(folder)
 
 
@@ -122,12 +122,12 @@ def test_a_download_that_was_cut_goes_on(hub: Hub, repository: Repository) -> No
     files = repository.commits[commit]
     files["model.safetensors"] += bytes(LARGE)  # so that it is kept as LFS keeps files
     hub.broken.add("model.safetensors")
-    with pytest.raises(HubUnreachable, match="goes on where it stopped"):
-        checkpoint(Path(NAME))
-    assert not (folder_of(HubModel(NAME, commit)) / "model.safetensors").exists()
+    with pytest.raises(HubUnreachableError, match="goes on where it stopped"):
+        resolve_checkpoint(Path(NAME))
+    assert not (get_snapshot_folder(HubModel(NAME, commit)) / "model.safetensors").exists()
     hub.broken.clear()
     hub.requests.clear()
-    folder = checkpoint(Path(NAME))
+    folder = resolve_checkpoint(Path(NAME))
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
     assert "config.json" not in hub.fetched()
 
@@ -136,12 +136,16 @@ def test_a_download_that_was_cut_goes_on(hub: Hub, repository: Repository) -> No
 def test_without_a_network(
     repository: Repository, offline: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = checkpoint(Path(NAME))
+    folder = resolve_checkpoint(Path(NAME))
     if offline is None:
         nobody_answers(tmp_path / "cache", monkeypatch)
     else:
         go_offline(monkeypatch)
-    assert checkpoint(Path(NAME)) == checkpoint(Path(f"{NAME}@{folder.name}")) == folder
+    assert (
+        resolve_checkpoint(Path(NAME))
+        == resolve_checkpoint(Path(f"{NAME}@{folder.name}"))
+        == folder
+    )
     remedy = "HF_HUB_OFFLINE forbids" if offline else "cannot be reached"
     assert remedy in refused("org/other")
     (folder / "model.safetensors").unlink()
@@ -151,8 +155,8 @@ def test_without_a_network(
 def test_a_cache_that_another_program_filled(hub: Hub, repository: Repository, tiny: Path) -> None:
     """Without the client's own list of files only what is there tells whether it is whole."""
     model = HubModel(NAME, repository.refs["main"])
-    shutil.copytree(tiny, folder_of(model), ignore=lambda *_: ["model.safetensors"])
-    assert (checkpoint(Path(str(model))) / "model.safetensors").exists()
+    shutil.copytree(tiny, get_snapshot_folder(model), ignore=lambda *_: ["model.safetensors"])
+    assert (resolve_checkpoint(Path(str(model))) / "model.safetensors").exists()
     assert "model.safetensors" in hub.fetched()
 
 
@@ -162,12 +166,12 @@ def test_weights_in_parts(hub: Hub, tiny: Path) -> None:
     index = {"metadata": {}, "weight_map": {f"w{n}": part for n, part in enumerate(parts)}}
     files["model.safetensors.index.json"] = json.dumps(index).encode()
     made = hub.add(KEY, files | dict.fromkeys(parts, b"part"))
-    folder = folder_of(HubModel(NAME, made.refs["main"]))
+    folder = get_snapshot_folder(HubModel(NAME, made.refs["main"]))
     folder.mkdir(parents=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
     (folder / parts[0]).write_bytes(b"part")
-    checkpoint(Path(f"{NAME}@{folder.name}"))
+    resolve_checkpoint(Path(f"{NAME}@{folder.name}"))
     assert (folder / parts[1]).read_bytes() == b"part"
 
 
@@ -184,7 +188,7 @@ def test_what_is_refused_before_its_weights_are_fetched(hub: Hub, tiny: Path) ->
         "org/awq": "org/awq is quantised (awq), and such weights cannot be trained",
         "org/bin": "org/bin has no weights in safetensors",
         "org/gguf": "run 'hf download org/gguf tiny.gguf --local-dir .' and give tiny.gguf",
-        "org/pictures": "org/pictures is no model, as it has neither a config.json nor",
+        "org/pictures": "org/pictures is not a model, as it has neither a config.json nor",
     }.items():
         assert told in refused(name)
     assert not {"model.safetensors", "pytorch_model.bin", "tiny.gguf"} & {*hub.fetched()}

@@ -9,10 +9,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fieldcraft.config.hub_names import rows_in, rows_named
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.hub.rows import local_file
+from fieldcraft.config.hub_names import identify_hub_dataset, parse_hub_dataset
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.hub.dataset_files import resolve_data_file
 from fieldcraft.types import UserError
 from hub_parts import go_offline, hub, nobody_answers
 from hub_server import TOKEN, Hub
@@ -54,32 +54,32 @@ def several(hub: Hub) -> Hub:
 
 
 def refused(name: str) -> str:
-    with pytest.raises(UserError) as told:
-        local_file(Path(name))
-    assert str(told.value).count("\n") == 0
-    return str(told.value)
+    with pytest.raises(UserError) as raised:
+        resolve_data_file(Path(name))
+    assert str(raised.value).count("\n") == 0
+    return str(raised.value)
 
 
 def test_rows_are_written_once_with_their_commit(several: Hub) -> None:
-    file = local_file(Path(f"hub:{NAME}/easy:train"))
+    file = resolve_data_file(Path(f"hub:{NAME}/easy:train"))
     assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
     commit = several.repositories[KEY].refs["main"]
-    assert rows_in(file) == rows_named(f"hub:{NAME}@{commit}/easy:train")
+    assert identify_hub_dataset(file) == parse_hub_dataset(f"hub:{NAME}@{commit}/easy:train")
     several.requests.clear()
-    assert local_file(Path(f"hub:{NAME}@{commit}/easy:train")) == file
+    assert resolve_data_file(Path(f"hub:{NAME}@{commit}/easy:train")) == file
     assert not several.requests
-    assert local_file(Path(f"hub:{NAME}/easy:train")) == file
+    assert resolve_data_file(Path(f"hub:{NAME}/easy:train")) == file
     assert not several.fetched()
 
 
 def test_what_is_left_open_must_be_the_only_one(several: Hub) -> None:
-    told = refused(f"hub:{NAME}")
-    assert told.startswith(f"{NAME} has the configurations easy, hard: give one of them")
-    assert told.endswith(f", as in hub:{NAME}/easy.")
-    told = refused(f"hub:{NAME}/easy")
-    assert told.startswith(f"{NAME} has the splits train, test: give one of them")
-    assert told.endswith(f", as in hub:{NAME}/easy:train.")
-    assert len(local_file(Path(f"hub:{NAME}/hard")).read_text().splitlines()) == 1
+    message = refused(f"hub:{NAME}")
+    assert message.startswith(f"{NAME} has the configurations easy, hard: give one of them")
+    assert message.endswith(f", as in hub:{NAME}/easy.")
+    message = refused(f"hub:{NAME}/easy")
+    assert message.startswith(f"{NAME} has the splits train, test: give one of them")
+    assert message.endswith(f", as in hub:{NAME}/easy:train.")
+    assert len(resolve_data_file(Path(f"hub:{NAME}/hard")).read_text().splitlines()) == 1
     assert "has no configuration 'odd': it has easy, hard" in refused(f"hub:{NAME}/odd:train")
     assert "has no split 'dev': it has train, test" in refused(f"hub:{NAME}/easy:dev")
 
@@ -90,7 +90,7 @@ def test_rows_are_read_as_questions_and_passages(hub: Hub) -> None:
     hub.add("datasets/org/passages", {"data/train-00000-of-00001.parquet": as_parquet(passages)})
     tasks = read_tasks(Path(f"hub:{NAME}"))
     assert [task.question for task in tasks] == [row["question"] for row in ROWS]
-    assert Corpus(local_file(Path("hub:org/passages:train"))).left_out == {}
+    assert CorpusFile(resolve_data_file(Path("hub:org/passages:train"))).rejected_counts == {}
 
 
 def test_missing_columns_are_told_with_those_that_are_there(hub: Hub) -> None:
@@ -104,7 +104,7 @@ def test_pictures_are_left_out_and_dates_are_texts(hub: Hub) -> None:
 
     rows = [{"question": "Who?", "answer": "Ada", "day": datetime.date(2024, 5, 1), "raw": b"ab"}]
     hub.add(KEY, {"train.parquet": as_parquet(rows)})
-    [row] = map(json.loads, local_file(Path(f"hub:{NAME}")).read_text().splitlines())
+    [row] = map(json.loads, resolve_data_file(Path(f"hub:{NAME}")).read_text().splitlines())
     assert row == {"question": "Who?", "answer": "Ada", "day": "2024-05-01", "raw": "YWI="}
 
 
@@ -114,13 +114,13 @@ def test_what_the_hub_does_not_give(
     assert "has nothing of that name that you may read" in refused("hub:org/other:train")
     assert "has no revision 'v2'" in refused(f"hub:{NAME}@v2/easy:train")
     several.add("datasets/org/gated", {"train.jsonl": as_lines(ROWS)}, gated=True)
-    told = refused("hub:org/gated:train")
-    assert f"is gated: ask for access at {several.url}/datasets/org/gated, then set" in told
+    message = refused("hub:org/gated:train")
+    assert f"is gated: ask for access at {several.url}/datasets/org/gated, then set" in message
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert local_file(Path("hub:org/gated:train")).exists()
+    assert resolve_data_file(Path("hub:org/gated:train")).exists()
     several.add("datasets/org/none", {"README.md": b"# Nothing"})
-    assert "hub:org/none:train@" not in (told := refused("hub:org/none:train"))
-    assert "has no files of data that the library datasets reads" in told
+    assert "hub:org/none:train@" not in (message := refused("hub:org/none:train"))
+    assert "has no files of data that the library datasets reads" in message
     several.add("datasets/org/broken", {"train.jsonl": b"{"})
     assert refused("hub:org/broken:train").startswith("hub:org/broken@")
 
@@ -129,13 +129,13 @@ def test_what_the_hub_does_not_give(
 def test_without_a_network(
     several: Hub, offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = local_file(Path(f"hub:{NAME}/hard"))
+    file = resolve_data_file(Path(f"hub:{NAME}/hard"))
     if offline:
         go_offline(monkeypatch)
     else:
         nobody_answers(tmp_path / "cache", monkeypatch)
     for name in (f"hub:{NAME}/hard", f"hub:{NAME}/hard:train"):
-        assert local_file(Path(name)) == file
+        assert resolve_data_file(Path(name)) == file
     assert "is not in the cache" in refused("hub:org/other:train")
     assert "is not in the cache" in refused(f"hub:{NAME}/easy:train")
     file.unlink()

@@ -9,11 +9,17 @@ import pytest
 import fieldcraft
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.config.hub_names import HubModel, as_named, as_placed, folder_of, model_named
-from fieldcraft.hub.models import checkpoint
-from fieldcraft.recipes.consent import ConsentNeeded
-from fieldcraft.recipes.exported import FILE
-from fieldcraft.recipes.loading import recipe_of_run
+from fieldcraft.config.hub_names import (
+    HubModel,
+    get_snapshot_folder,
+    parse_hub_model,
+    replace_names_with_paths,
+    replace_paths_with_names,
+)
+from fieldcraft.hub.models import resolve_checkpoint
+from fieldcraft.recipes.consent import ConsentRequiredError
+from fieldcraft.recipes.exported import AGENT_FILE
+from fieldcraft.recipes.loading import load_run_recipe
 from fieldcraft.runs.folder import find_run
 from fieldcraft.types import UserError
 from hub_parts import NAME, go_offline, hub
@@ -28,7 +34,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def whole(hub: Hub, tmp_path: Path) -> Hub:
+def full_hub(hub: Hub, tmp_path: Path) -> Hub:
     """A hub with a model and with demonstrations that are questions, too, and a recipe for them."""
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = ENDS[0]
@@ -47,21 +53,23 @@ def recipe_json(run: str) -> dict[str, Any]:
 
 
 def test_a_resumed_run_reads_the_commits_that_it_began_with(
-    whole: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    full_hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    model, data = whole.repositories[f"models/{NAME}"], whole.repositories[f"datasets/{DATA}"]
+    model, data = full_hub.repositories[f"models/{NAME}"], full_hub.repositories[f"datasets/{DATA}"]
     first, rows = model.refs["main"], data.refs["main"]
     assert status("run", "tiny.yaml", *GIVEN, "--out", "out") == 0
     wanted = {"model": f"{NAME}@{first}", "tasks": f"hub:{DATA}@{rows}/default:train"}
     for found in (recipe_json("out"), json.loads(Path("out/report.json").read_bytes())["config"]):
         assert found.items() >= wanted.items()
     assert TOKEN not in "".join(p.read_text() for p in Path("out").glob("*.json"))
-    assert recipe_of_run(Path("out")).model == folder_of(HubModel(NAME, first))
+    assert load_run_recipe(Path("out")).model == get_snapshot_folder(HubModel(NAME, first))
 
     model.commit({**model.commits[first], "README.md": b"# Another"})
     data.commit({"train.jsonl": b'{"question": "Else?", "answer": "No"}\n'})
-    assert checkpoint(Path(NAME)).name == model.refs["main"] != first  # the cache knows it, too
+    assert (
+        resolve_checkpoint(Path(NAME)).name == model.refs["main"] != first
+    )  # the cache knows it, too
     for network in (None, go_offline):
         if network is not None:
             network(monkeypatch)
@@ -71,21 +79,21 @@ def test_a_resumed_run_reads_the_commits_that_it_began_with(
         assert recipe_json("out").items() >= wanted.items()
 
 
-def test_another_revision_is_another_run(whole: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_revision_is_another_run(full_hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("run", "tiny.yaml", *GIVEN, "--out", "out") == 0
-    model = whole.repositories[f"models/{NAME}"]
+    model = full_hub.repositories[f"models/{NAME}"]
     model.refs["v2"] = model.commit({**model.commits[model.refs["main"]], "README.md": b"# Two"})
     capsys.readouterr()
     again = [f"model={NAME}@v2", *GIVEN[1:]]
     assert status("run", "tiny.yaml", *again, "--out", "out") == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "with other settings (model=" in told
-    assert f"{NAME}@{model.refs['v2']} here" in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "with other settings (model=" in message
+    assert f"{NAME}@{model.refs['v2']} in this recipe" in message
 
 
-def test_an_agent_that_is_trained_further_keeps_the_name(whole: Hub) -> None:
+def test_an_agent_that_is_trained_further_keeps_the_name(full_hub: Hub) -> None:
     agent = fieldcraft.load(NAME, dialect="hermes", tools=[])
-    commit = whole.repositories[f"models/{NAME}"].refs["main"]
+    commit = full_hub.repositories[f"models/{NAME}"].refs["main"]
     stage = fieldcraft.Sft(data="demonstrations", steps=1, batch=1, optim=fieldcraft.Optim(lr=1e-3))
     agent.train(
         f"hub:{DATA}",
@@ -99,21 +107,21 @@ def test_an_agent_that_is_trained_further_keeps_the_name(whole: Hub) -> None:
     assert recipe_json("out")["model"] == f"{NAME}@{commit}"
 
 
-def test_a_run_whose_model_is_not_in_this_cache_says_so(whole: Hub, tmp_path: Path) -> None:
+def test_a_run_whose_model_is_not_in_this_cache_says_so(full_hub: Hub, tmp_path: Path) -> None:
     assert status("run", "tiny.yaml", *GIVEN, "--out", "out") == 0
-    commit = whole.repositories[f"models/{NAME}"].refs["main"]
+    commit = full_hub.repositories[f"models/{NAME}"].refs["main"]
     (tmp_path / "cache").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=f"run 'hf download {NAME} --revision {commit}'"):
         find_run(Path("out")).model("start")
 
 
-def test_what_a_downloaded_agent_asks_for_needs_consent(whole: Hub, tmp_path: Path) -> None:
-    files = whole.repositories[f"models/{NAME}"]
+def test_what_a_downloaded_agent_asks_for_needs_consent(full_hub: Hub, tmp_path: Path) -> None:
+    files = full_hub.repositories[f"models/{NAME}"]
     asks = {"recipe": "r", "dtype": "float32", "index": None, "dialect": "evil_module:Dialect"}
     asks |= {"instruction": None, "system": None, "template": {}, "environment": {"name": "tools"}}
     asks |= {"tools": [], "search": {}, "budget": {}, "max_rows": 1, "correct": "auto"}
-    files.commit({**files.commits[files.refs["main"]], FILE: json.dumps(asks).encode()})
-    with pytest.raises(ConsentNeeded, match="evil_module"):
+    files.commit({**files.commits[files.refs["main"]], AGENT_FILE: json.dumps(asks).encode()})
+    with pytest.raises(ConsentRequiredError, match="evil_module"):
         fieldcraft.load(NAME)
 
 
@@ -129,23 +137,23 @@ def test_every_key_that_takes_a_checkpoint_or_a_file_takes_a_name() -> None:
         "teacher": {"model": f"org/e@{commit}", "seats": {"plan": {"model": f"org/f@{commit}"}}},
         "stages": {"d": {"type": "distil", "teacher": {"checkpoint": f"org/g@{commit}"}}},
     }
-    placed = as_placed(named)
+    placed = replace_names_with_paths(named)
     assert commit in placed["teacher"]["seats"]["plan"]["model"]
     assert "@" not in json.dumps(placed)
-    assert as_named(placed) == named
+    assert replace_paths_with_names(placed) == named
     remote = {"teacher": {"url": "http://host/v1", "model": f"org/e@{commit}"}}
-    assert as_placed(remote) == remote
+    assert replace_names_with_paths(remote) == remote
 
 
 def test_a_branch_is_no_commit() -> None:
     named = {"model": "org/a@main", "tasks": "hub:org/b:train", "corpus": "a.jsonl"}
-    assert as_placed(named) == named
-    assert model_named("runs/out/rl") is None
-    assert model_named("model.gguf") is None
+    assert replace_names_with_paths(named) == named
+    assert parse_hub_model("runs/out/rl") is None
+    assert parse_hub_model("model.gguf") is None
 
 
 def test_a_hub_name_that_is_wrong_writes_nothing(
-    whole: Hub, capsys: pytest.CaptureFixture[str]
+    full_hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wrong in ("model=org/other", "tasks=hub:org/other", "demonstrations=hub:org/other:a"):
         key = wrong.partition("=")[0]

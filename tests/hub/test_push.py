@@ -60,16 +60,16 @@ def test_what_the_hub_does_not_take(
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2", tokenizer=tiny_tokenizer())
     command = ["export", model, "--out", "copy", "--push"]
     assert status(*command, "org/plain") == 2
-    assert "nobody may write to org/plain without a token: set HF_TOKEN" in sentence(capsys)
+    assert "writing to org/plain needs a token: set HF_TOKEN" in sentence(capsys)
     for wrong in ("plain", "org/plain@main", "a/b/c"):
         assert status(*command, wrong) == 2
-        assert f"--push {wrong} is no name on the hub" in sentence(capsys)
+        assert f"--push {wrong} is not a name on the hub" in sentence(capsys)
     assert not hub.requests
     assert not Path("copy").exists()
     monkeypatch.setenv("HF_TOKEN", "hf_of-somebody-else")
     assert status(*command, "org/plain") == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert f"copy is whole, and is not sent, as {hub.url} answers 401: set HF_TOKEN" in told
-    assert "run 'hf upload org/plain copy'" in told
-    assert "hf_of" not in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"copy is whole, and is not sent, as {hub.url} answers 401: set HF_TOKEN" in message
+    assert "run 'hf upload org/plain copy'" in message
+    assert "hf_of" not in message
     assert Path("copy/README.md").exists()

@@ -61,8 +61,8 @@ async def awaited(group: Sequence[fc.Trajectory]) -> list[float | None]:
 
 class Mute(fc.BaseDialect):
     name = "mute"
-    stop = tags = ()
-    own_instruction = ""
+    stop_strings = tags = ()
+    default_instruction = ""
 
 
 class HalfWorld(fc.World):
@@ -94,18 +94,18 @@ async def ask_first(task: Any, policy: Any, env: Any, key: str) -> None:
     """Called as another workflow is."""
 
 
-class Unset(fc.StageType):
+class Unset(fc.TrainingStage):
     """It has no settings."""
 
     @classmethod
-    async def open(cls, settings: Any, material: Any) -> "Unset":
+    async def create(cls, settings: Any, material: Any) -> "Unset":
         return cls()
 
     async def step(self, number: int) -> dict[str, Any]:
         return {"tokens": 0}
 
 
-class Unfinished(fc.StageType):
+class Unfinished(fc.TrainingStage):
     Settings = fc.Stage
 
 

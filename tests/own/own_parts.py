@@ -7,15 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import fieldcraft as fc
-from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.dialects.base import OBSERVATION
+from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import rollout, rollouts
-from fieldcraft.rollout.turns import Conversation, Policy, converse
+from fieldcraft.rollout.loop import run_rollout, run_rollouts
+from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
+from fieldcraft.sampling import StopReason
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.epochs import draw
-from fieldcraft.train.stages.base import Material
-from fieldcraft.types import ALONE, Action, Answer, Author, Calls, Place, StopReason, Tool
+from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.stages.base import StageInputs
+from fieldcraft.types import (
+    ONLY_OBSERVATION,
+    Answer,
+    Author,
+    ObservationPosition,
+    Tool,
+    ToolCall,
+    ToolCalls,
+)
 
 PEOPLE = {"Rome": 2, "Oslo": 2, "Bern": 2, "Lima": 2, "Kyiv": 2, "Cairo": 2, "Turin": 2, "Nice": 2}
 
@@ -95,7 +104,7 @@ class Brief(fc.StatelessReward):
 
 def shortest(group: Sequence[fc.Trajectory]) -> list[float | None]:
     """1 for the rollouts of a group that wrote the least."""
-    written = [sum(map(len, t.policy_texts)) for t in group]
+    written = [sum(map(len, t.policy_turns)) for t in group]
     return [float(length == min(written)) for length in written]
 
 
@@ -118,36 +127,45 @@ class Brackets(fc.BaseDialect):
     """`call[population Rome]`, then `seen[...]`, then `say[2]`."""
 
     name = "brackets"
-    stop = ("]",)
+    stop_strings = ("]",)
     tags = ("call[", "seen[", "say[", "]")
-    own_instruction = "Answer."
+    default_instruction = "Answer."
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        return super().prompt(question, [])  # the tools are not shown: it is taught to use them
+    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
+        return super().encode_prompt(
+            question, []
+        )  # the tools are not shown: it is taught to use them
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        last = written[-1] if written else ""
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        last = turns[-1] if turns else ""
         if (answered := re.search(r"say\[([^\]]+)\]", last)) is not None:
             return Answer(answered[1])
         if (called := CALL.search(last, last.find("call[") + 5)) is None or "call[" not in last:
             return None
         argument = "text" if called[1] == "note" else "city"
-        return (Action(called[1], {argument: called[2]}),)
+        return (ToolCall(called[1], {argument: called[2]}),)
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return text
 
-    def write_action(self, action: Action) -> str:
-        return f"call[{action.tool} {next(iter(action.arguments.values()))}]"
+    def render_call(self, call: ToolCall) -> str:
+        return f"call[{call.tool} {next(iter(call.arguments.values()))}]"
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"say[{text}]"
 
-    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
+    def observation_delimiters(
+        self, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> tuple[str, str]:
         return "\nseen[", "]\n"
 
-    def obeys_grammar(self, turns: str) -> bool:
-        return re.fullmatch(rf"(?:call\[[^\]]*\]{OBSERVATION})*say\[[^\]]+\]", turns) is not None
+    def matches_grammar(self, joined_turns: str) -> bool:
+        return (
+            re.fullmatch(
+                rf"(?:call\[[^\]]*\]{OBSERVATION_PLACEHOLDER})*say\[[^\]]+\]", joined_turns
+            )
+            is not None
+        )
 
 
 # -- an algorithm and a workflow -----------------------------------------------------------------
@@ -157,21 +175,24 @@ CAREFUL = {"baseline": "others", "scale": "none", "loss_weight": "token", "entro
 
 async def ask_first(task: fc.Task, policy: Policy, env: ToolEnvironment, key: str) -> fc.Trajectory:
     """Code asks the tool about the last word of the question; the model answers."""
-    return await converse(task, policy, env, key, _ask_first)
+    return await run_session(task, policy, env, key, _ask_first)
 
 
-async def _ask_first(conversation: Conversation) -> None:
+async def _ask_first(conversation: RolloutSession) -> None:
     city = conversation.trajectory.task.question.split()[-1].rstrip("?")
-    await conversation.act((Action("population", {"city": city}),))
-    if await conversation.write(conversation.episode.dialect.stop) is not StopReason.LENGTH:
-        move = conversation.episode.dialect.parse(conversation.trajectory.policy_texts)
-        conversation.conclude(move if isinstance(move, Answer) else None)
+    await conversation.run_calls((ToolCall("population", {"city": city}),))
+    if (
+        await conversation.sample_turn(conversation.tool_session.dialect.stop_strings)
+        is not StopReason.LENGTH
+    ):
+        move = conversation.tool_session.dialect.parse(conversation.trajectory.policy_turns)
+        conversation.finish(move if isinstance(move, Answer) else None)
 
 
 # -- a stage type --------------------------------------------------------------------------------
 
 
-class Rejection(fc.StageType):
+class Rejection(fc.TrainingStage):
     """Rejection-sampling fine-tuning: sample every question a few times, and train on what was
     answered right."""
 
@@ -181,32 +202,36 @@ class Rejection(fc.StageType):
         questions: int = 4
         group: int = 2
 
-    def __init__(self, settings: Settings, material: Material) -> None:
+    def __init__(self, settings: Settings, material: StageInputs) -> None:
         self.settings, self.seed = settings, material.seed
-        self.trainer = material.trainer(settings.optim, settings.steps)
-        self.engine = material.engine(self.trainer)
-        self.env = material.environment()
-        self.tasks = material.training_questions()
+        self.trainer = material.make_trainer(settings.optim, settings.steps)
+        self.engine = material.make_engine(self.trainer)
+        self.env = material.make_environment()
+        self.tasks = material.load_training_tasks()
 
     @classmethod
-    async def open(cls, settings: Settings, material: Material) -> Self:
+    async def create(cls, settings: Settings, material: StageInputs) -> Self:
         return cls(settings, material)
 
     async def step(self, number: int) -> dict[str, Any]:
         s = self.settings
-        chosen = [self.tasks[i] for i in draw(self.seed, number, len(self.tasks), s.questions)]
+        chosen = [
+            self.tasks[i] for i in draw_epoch_batch(self.seed, number, len(self.tasks), s.questions)
+        ]
         jobs = [(t, f"{number}/{p}/{g}") for p, t in enumerate(chosen) for g in range(s.group)]
         policy = Policy(engine=self.engine, seed=self.seed)
-        done = await rollouts(jobs, lambda t, key: rollout(t, policy, self.env, key), len(jobs))
+        done = await run_rollouts(
+            jobs, lambda t, key: run_rollout(t, policy, self.env, key), len(jobs)
+        )
         await self.engine.sleep()
         right = [t for t in done if t.answer in t.task.answers]
         units = [(to_sample(t, {Author.POLICY}),) for t in right]
         row: dict[str, Any] = {"kept": len(right), "tokens": sum(len(t.ids) for t in done)}
         if units:
             total = sum(float(sample.weight.sum()) for (sample,) in units)
-            row |= self.trainer.step(units, CrossEntropy(), total)
-        await self.engine.publish(number + 1)
+            row |= self.trainer.step(units, CrossEntropyLoss(), total)
+        await self.engine.update_weights(number + 1)
         return row
 
-    def idle(self, row: dict[str, Any]) -> str | None:
+    def explain_idle(self, row: dict[str, Any]) -> str | None:
         return None if "loss" in row else "no answer was right: train it longer before"

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
 NEVER = threading.Event()
 
@@ -19,10 +19,10 @@ class Lines(Tracker):
         self._write(f"open {run.id} {run.name} {run.group}")
         return f"cat {self.file}"
 
-    def log(self, part: str, points: Points, step: int) -> None:
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
         if step == self.fails_at:
             raise ConnectionError("nobody there")
-        for name, value in points.items():
+        for name, value in values.items():
             self._write(f"{name} {step} {value}")
 
     def close(self) -> None:
@@ -36,5 +36,5 @@ class Lines(Tracker):
 class Stuck(Lines):
     """A server that never answers."""
 
-    def log(self, part: str, points: Points, step: int) -> None:
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
         NEVER.wait()

@@ -40,44 +40,48 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
         "tool",
         {"tools": ["serch"]},
         [
-            "no tool 'serch' among search, python, web_search, crawl_page, mcp; did you mean"
-            " 'search'"
+            "unknown tool 'serch' (did you mean 'search'?): use one of search, python, web_search,"
+            " crawl_page, mcp, or"
         ],
     ),
-    ("reward", rewards("emm"), ["no reward 'emm' among em,", "did you mean 'em'"]),
-    ("dialect", {"dialect": "hermess"}, ["no dialect 'hermess'", "did you mean 'hermes'"]),
-    ("world", world("atlass"), ["no world 'atlass'", "did you mean 'atlas'"]),
-    ("workflow", workflow("raag"), ["no workflow 'raag'", "did you mean 'rag'"]),
-    ("algorithm", {"stages": rl(algorithm="drgrpo")}, ["no algorithm 'drgrpo'", "mean 'dr-grpo'"]),
-    ("stage", stage("stf"), ["no stage type 'stf'", "did you mean 'sft'"]),
+    ("reward", rewards("emm"), ["unknown reward 'emm'", "use one of em,", "did you mean 'em'"]),
+    ("dialect", {"dialect": "hermess"}, ["unknown dialect 'hermess'", "did you mean 'hermes'"]),
+    ("world", world("atlass"), ["unknown world 'atlass'", "did you mean 'atlas'"]),
+    ("workflow", workflow("raag"), ["unknown workflow 'raag'", "did you mean 'rag'"]),
+    ("algorithm", {"stages": rl(algorithm="drgrpo")}, ["unknown algorithm 'drgrpo'", "'dr-grpo'?"]),
+    ("stage", stage("stf"), ["unknown stage type 'stf'", "did you mean 'sft'"]),
     # shapes
-    ("no tool", {"tools": ["bad_parts:NUMBER"]}, ["'bad_parts:NUMBER' is no tool"]),
+    ("no tool", {"tools": ["bad_parts:NUMBER"]}, ["'bad_parts:NUMBER' is not a tool"]),
     (
         "two tools",
         {"tools": ["own_parts:population", "bad_parts:population"]},
-        ["2 tools are called 'population': give each"],
+        ["2 tools have the name 'population': give each"],
     ),
     ("no reward", rewards("bad_parts:NUMBER"), ["neither a class nor a function of a group"]),
-    ("half a reward", rewards("bad_parts:SpokenReward"), ["lacks a name, a call"]),
+    (
+        "half a reward",
+        rewards("bad_parts:SpokenReward"),
+        ["lacks the attribute name or one of __call__"],
+    ),
     ("async reward", rewards("bad_parts:awaited"), ["neither a class nor a function"]),
     ("unmakeable", rewards("bad_parts:Unmakeable"), ["(ZeroDivisionError: a defect): correct"]),
-    ("no dialect", {"dialect": "bad_parts:NUMBER"}, ["is no dialect: make it a subclass of"]),
-    ("half a dialect", {"dialect": "bad_parts:Mute"}, ["not complete: write its obeys_grammar,"]),
-    ("no world", world("bad_parts:NUMBER"), ["is no world: make it a subclass of"]),
-    ("half a world", world("bad_parts:HalfWorld"), ["write its demonstrations,", ", datasets."]),
-    ("no workflow", workflow("bad_parts:NUMBER"), ["'bad_parts:NUMBER' is no workflow: write"]),
+    ("no dialect", {"dialect": "bad_parts:NUMBER"}, ["is not a dialect: make it a subclass of"]),
+    ("half a dialect", {"dialect": "bad_parts:Mute"}, ["incomplete: implement matches_grammar,"]),
+    ("no world", world("bad_parts:NUMBER"), ["is not a world: make it a subclass of"]),
+    ("half a world", world("bad_parts:HalfWorld"), ["implement demonstrations,", ", datasets."]),
+    ("no workflow", workflow("bad_parts:NUMBER"), ["'bad_parts:NUMBER' is not a workflow: write"]),
     ("short workflow", workflow("bad_parts:of_one"), ["write async def of_one(task, policy,"]),
     ("sync workflow", workflow("bad_parts:blocking"), ["write async def blocking(task,"]),
-    ("no algorithm", {"stages": rl(algorithm="bad_parts:NUMBER")}, ["is no mapping: write the"]),
+    ("no algorithm", {"stages": rl(algorithm="bad_parts:NUMBER")}, ["is not a mapping: give it"]),
     (
         "key of an algorithm",
         {"stages": rl(algorithm="bad_parts:UNKNOWN_KEY")},
         ["'bad_parts:UNKNOWN_KEY' sets 'base_line'", "did you mean 'baseline'?"],
     ),
-    ("no stage", stage("bad_parts:NUMBER"), ["is no stage type: make it a subclass of"]),
-    ("function", stage("bad_parts:too_few"), ["is no stage type: make it a subclass of"]),
-    ("no settings", stage("bad_parts:Unset"), ["is not complete: write its Settings."]),
-    ("half a stage", stage("bad_parts:Unfinished"), ["not complete: write its open, step."]),
+    ("no stage", stage("bad_parts:NUMBER"), ["is not a stage type: make it a subclass of"]),
+    ("function", stage("bad_parts:too_few"), ["is not a stage type: make it a subclass of"]),
+    ("no settings", stage("bad_parts:Unset"), ["is incomplete: implement Settings."]),
+    ("half a stage", stage("bad_parts:Unfinished"), ["is incomplete: implement create, step."]),
     ("wrong settings", stage("bad_parts:WrongSettings"), ["subclass of fieldcraft.Stage"]),
     # settings
     (
@@ -151,6 +155,6 @@ def test_it_is_one_sentence(
     out = tmp_path / "run"
     for command in (("check", recipe), ("run", recipe, "--out", out)):
         assert status(*command) == 2
-        said = sentence(capsys)
-        assert [part for part in parts if part not in said] == [], said
+        message = sentence(capsys)
+        assert [part for part in parts if part not in message] == [], message
     assert not out.exists()

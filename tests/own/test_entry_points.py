@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from own_recipe import recipe_of, rl, sentence, status, write, write_files
 
-from fieldcraft.config.names import Kind, known
-from fieldcraft.config.recipe import split_titles
+from fieldcraft.config.names import ComponentKind, list_registered
+from fieldcraft.config.recipe import get_split_titles
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.rewards.named import make_reward
+from fieldcraft.rewards.factory import make_reward
 from fieldcraft.types import Task, Trajectory
 
 SOURCE = """
@@ -65,8 +65,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_they_are_known(installed: Path) -> None:
-    assert known(Kind.REWARD)["terse"] == "codes_plugin:Terse"
-    assert list(known(Kind.WORLD)) == ["codes", "abacus", "atlas", "domains", "gazetteer", "trails"]
+    assert list_registered(ComponentKind.REWARD)["terse"] == "codes_plugin:Terse"
+    assert list(list_registered(ComponentKind.WORLD)) == [
+        "codes",
+        "abacus",
+        "atlas",
+        "domains",
+        "gazetteer",
+        "trails",
+    ]
     reward = make_reward("terse", {"letters": 2}, {})
     assert reward([Trajectory(Task("a", "?", ()), answer=text) for text in ("ab", "abc")]) == [1, 0]
 
@@ -85,14 +92,14 @@ def test_a_recipe_names_them(installed: Path, capsys: pytest.CaptureFixture[str]
     }
     file = write(installed / "codes.yaml", recipe)
     assert status("check", file) == 0
-    assert split_titles(load_recipe(str(file), []))["train"] == "Codes of the training"
+    assert get_split_titles(load_recipe(str(file), []))["train"] == "Codes of the training"
     assert status("run", file, "--out", installed / "run") == 0
     assert status("check", file, "world.code=9") == 2
     assert "did you mean 'world.codes'?" in sentence(capsys)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"stages": rl(rewards={"ters": 1.0})}, "did you mean 'terse'"),
         ({"evaluation": {"splits": {"heldout": 2}, "workflows": ["shrug"]}}, "'shrugging'"),
@@ -100,8 +107,8 @@ def test_a_recipe_names_them(installed: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_wrong_names_name_them(
-    installed: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+    installed: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = write_files(installed)
     assert status("check", write(installed / "own.yaml", recipe_of(model, **changes))) == 2
-    assert said in sentence(capsys)
+    assert message in sentence(capsys)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from own_recipe import OPTIM, recipe_of, rl, rows, sentence, status, write, write_files
 
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.runs import context
-from fieldcraft.train.loop import MOST_IDLE
-from fieldcraft.train.watch import Collapse, Watch
+from fieldcraft.train.collapse_detector import CollapseDetector, CollapseReport
+from fieldcraft.train.loop import MAX_IDLE_STEPS
 
 CITIES = {"Rome", "Oslo", "Bern", "Lima", "Kyiv", "Cairo", "Turin", "Nice"}
 NONE: dict[str, Any] = {"splits": {"heldout": 2}, "workflows": []}
@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     monkeypatch.setattr(failing_parts, "asked", 0)
     yield
     torch.set_num_threads(before)
@@ -116,15 +116,18 @@ def test_a_step_that_raises_stops_and_is_resumed(
     monkeypatch.setattr(failing_parts, "fails_from", 2)  # as a defect of a reward does
     capsys.readouterr()
     assert run(model, stopped, **changes) == 2
-    said = sentence(capsys)
-    assert "the reward 'patient' failed (KeyError: 'no such file'): correct it and run" in said
+    message = sentence(capsys)
+    assert "the reward 'patient' failed (KeyError: 'no such file'): correct it and run" in message
     assert [path.name for path in (stopped / "run" / "rl").glob("step-*")] == ["step-000002"]
 
     monkeypatch.setattr(failing_parts, "fails_from", 99)
     monkeypatch.setattr(failing_parts, "broken_for", CITIES)
     assert run(model, stopped, **changes) == 2
-    said = sentence(capsys)
-    assert "all 2 rollouts of step 2 ended in an error, the last in 'OSError: no notebook" in said
+    message = sentence(capsys)
+    assert (
+        "all 2 rollouts of step 2 ended in an error, the last one with 'OSError: no notebook"
+        in message
+    )
     assert [path.name for path in (stopped / "run" / "rl").glob("step-*")] == ["step-000002"]
 
     monkeypatch.setattr(failing_parts, "broken_for", set())
@@ -138,20 +141,22 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
 ) -> None:
     """Of two stages the second collapses in its third step."""
 
-    def collapse(watch: Watch, rows: list[dict[str, Any]]) -> Collapse | None:
-        return Collapse(2, "exact match has fallen", None) if len(rows) == 3 else None
+    def collapse(watch: CollapseDetector, rows: list[dict[str, Any]]) -> CollapseReport | None:
+        return CollapseReport(2, "exact match has fallen", None) if len(rows) == 3 else None
 
     stages = {"first": rl()["rl"], "second": rl(steps=4)["rl"]}
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Watch, "collapse", collapse)
+        patch.setattr(CollapseDetector, "detect", collapse)
         for _ in range(2):  # resumed, it decides the same
             capsys.readouterr()
             assert run(model, tmp_path, stages=stages) == 2
-            said = sentence(capsys)
-            assert said.startswith("stage 'second' has collapsed at step 2: exact match has fallen")
+            message = sentence(capsys)
+            assert message.startswith(
+                "stage 'second' has collapsed at step 2: exact match has fallen"
+            )
             report = json.loads((out / "report.json").read_text())
-            assert report["stopped"] == said
+            assert report["stopped"] == message
             assert [(s["name"], s["metrics"].get("step")) for s in report["stages"]] == [
                 ("first", 1),
                 ("second", 2),
@@ -170,34 +175,37 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("Failing", "the reward 'failing' failed (KeyError: 'budget'): correct it and run"),
         ("too_few", "'too_few' must return a list with one score for each of the 2 rollouts"),
         ("nothing", "rollouts that it is given, not None: correct it."),
-        ("wordy", "the reward 'wordy' gave 'good', which is no score: return numbers up to 1e+15"),
+        (
+            "wordy",
+            "the reward 'wordy' returned 'good', which is not a score: return numbers up to 1e+15",
+        ),
     ],
 )
 def test_rewards(
-    model: Path, tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(model, tmp_path, stages=rl(rewards={f"bad_parts:{name}": 1.0})) == 2
-    assert said in sentence(capsys)
+    assert message in sentence(capsys)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("broken", "the workflow 'bad_parts:broken' failed (LookupError: no such page): correct"),
         ("forgetful", "the workflow 'bad_parts:forgetful' returned None, not a trajectory:"),
     ],
 )
 def test_workflows(
-    model: Path, tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluation = {"splits": {"heldout": 2}, "workflows": [f"bad_parts:{name}"]}
     assert run(model, tmp_path, evaluation=evaluation) == 2
-    assert said in sentence(capsys)
+    assert message in sentence(capsys)
 
 
 def test_stage_types(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,14 +232,14 @@ CRITIC = {"algorithm": "ppo", "minibatches": 1}
     ("steps", "algorithm"),
     [
         (2, CRITIC),
-        (MOST_IDLE + 2, {}),
+        (MAX_IDLE_STEPS + 2, {}),
         *(
             pytest.param(steps, algorithm, marks=pytest.mark.slow)
             for steps, algorithm in [
                 (2, {}),
                 (2, {"algorithm": "reinforce++"}),
-                (MOST_IDLE + 2, CRITIC),
-                (MOST_IDLE + 2, {"algorithm": "reinforce++"}),
+                (MAX_IDLE_STEPS + 2, CRITIC),
+                (MAX_IDLE_STEPS + 2, {"algorithm": "reinforce++"}),
             ]
         ),
     ],
@@ -246,9 +254,9 @@ def test_truncated_rollouts_alone(
     """A random model never ends its turn."""
     stages = rl(steps=steps, train_truncated=False, checkpoint_every=1, **algorithm)
     budget = {"max_calls": 2, "turn_tokens": 2, "total_tokens": 140}
-    in_a_row = min(steps, MOST_IDLE)
+    in_a_row = min(steps, MAX_IDLE_STEPS)
     expected = (
-        f"stage 'rl' had nothing to train in {in_a_row} steps in a row, the last of them step"
+        f"stage 'rl' had no trainable token in {in_a_row} consecutive steps up to step"
         f" {in_a_row - 1}, because every rollout ended at its token budget and train_truncated is"
         " false: raise budget.turn_tokens and budget.total_tokens, or set train_truncated: true."
     )
@@ -264,9 +272,9 @@ def test_a_stage_type_says_when_it_is_idle(
     """A random model is never right."""
     stages = {"mine": {"type": "own_parts:Rejection", "steps": 2, "questions": 1, "optim": OPTIM}}
     assert run(model, tmp_path, stages=stages) == 2
-    said = sentence(capsys)
-    assert said.startswith("stage 'mine' had nothing to train in 2 steps in a row, the last of")
-    assert said.endswith("step 1, because no answer was right: train it longer before.")
+    message = sentence(capsys)
+    assert message.startswith("stage 'mine' had no trainable token in 2 consecutive steps up to")
+    assert message.endswith("step 1, because no answer was right: train it longer before.")
 
 
 @pytest.mark.long
@@ -284,12 +292,19 @@ def test_equal_rewards_are_told_and_no_reason_to_stop(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """None of the rollouts is right, so nothing is trained; they may differ later."""
-    assert run(model, tmp_path, stages=rl(steps=MOST_IDLE + 1)) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("stage 'rl' had nothing to learn from in 5 steps in a row up to step 4") == 1
-    assert shown.count("stage 'rl' has learnt nothing from its rewards: in all of its 6 steps") == 1
+    assert run(model, tmp_path, stages=rl(steps=MAX_IDLE_STEPS + 1)) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert (
+        output.count("stage 'rl' had no learning signal in 5 consecutive steps up to step 4") == 1
+    )
+    assert (
+        output.count(
+            "stage 'rl' received no learning signal from its rewards: in each of its 6 steps"
+        )
+        == 1
+    )
     found = rows(tmp_path / "run", "rl")
-    assert [row["equal_groups"] for row in found] == [1] * (MOST_IDLE + 1)
+    assert [row["equal_groups"] for row in found] == [1] * (MAX_IDLE_STEPS + 1)
     assert not any("loss" in row for row in found)
 
 

@@ -14,7 +14,7 @@ import torch
 from own_recipe import recipe_of, rows, sentence, status, write, write_files
 from safetensors.torch import load_file
 
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs import context
 
@@ -26,7 +26,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     recipe = write(folder / "own.yaml", recipe_of(write_files(folder)))
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        patch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
         assert status("run", recipe, "--out", folder / "run") == 0
         yield folder / "run"
     torch.set_num_threads(before)

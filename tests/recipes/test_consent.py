@@ -12,12 +12,17 @@ import pytest
 import fieldcraft
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.recipes.consent import ConsentNeeded, allowing, digest_of, require_consent
-from fieldcraft.recipes.exported import FILE, write_agent
+from fieldcraft.recipes.consent import (
+    ConsentRequiredError,
+    allow_permissions,
+    hash_contents,
+    require_consent,
+)
+from fieldcraft.recipes.exported import AGENT_FILE, write_agent_settings
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.tools.search.index import build_index
-from fieldcraft.view.viewed import open_runs
+from fieldcraft.view.run_view import load_run_views
 from tiny_runs import run_tiny
 
 MCP = {"name": "mcp", "mcp": "sh -c 'touch started'"}
@@ -61,8 +66,10 @@ def exported(checkpoint: Path, tmp_path: Path, settings: Path) -> Path:
     folder.mkdir()
     for path in checkpoint.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    write_agent(folder, build_recipe({"recipe": "theirs", "stages": {}}), None, met_tools=True)
-    change(folder / FILE, tools=[MCP])
+    write_agent_settings(
+        folder, build_recipe({"recipe": "theirs", "stages": {}}), None, trained_with_tools=True
+    )
+    change(folder / AGENT_FILE, tools=[MCP])
     return folder
 
 
@@ -114,7 +121,7 @@ def refused(load: Callable[[Path], Any], folder: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     try:
         assert load(folder) == 2
-    except ConsentNeeded as error:
+    except ConsentRequiredError as error:
         return str(error)
     return sentence(capsys)
 
@@ -123,10 +130,10 @@ def refused(load: Callable[[Path], Any], folder: Path, capsys: pytest.CaptureFix
 def test_no_way_of_loading_an_export_starts_a_program(
     way: str, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(OF_EXPORTS[way], exported, capsys)
-    assert told.startswith(f"{exported / FILE} would use the MCP server 'sh -c")
-    assert "'tools.0.mcp'" in told
-    assert "--allow mcp" in told
+    message = refused(OF_EXPORTS[way], exported, capsys)
+    assert message.startswith(f"{exported / AGENT_FILE} would use the MCP server 'sh -c")
+    assert "'tools.0.mcp'" in message
+    assert "--allow mcp" in message
     assert not Path("started").exists()
 
 
@@ -134,15 +141,15 @@ def test_no_way_of_loading_an_export_starts_a_program(
 def test_nor_does_any_way_of_loading_a_run(
     way: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(OF_RUNS[way], run, capsys)
-    assert f"{run / 'recipe.json'} would use the MCP server" in told
+    message = refused(OF_RUNS[way], run, capsys)
+    assert f"{run / 'recipe.json'} would use the MCP server" in message
     assert not Path("started").exists()
 
 
 def test_reading_a_run_imports_nothing_of_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(run / "recipe.json", tools=[], stages={"one": {"type": "evil_tools:Stage"}})
     capsys.readouterr()
-    told = [open_runs([run])[0].trouble]
+    told = [load_run_views([run])[0].error]
     for command in (["show", run], ["compare", run, run], ["branch", run, "--trajectory", 0]):
         assert status(*command) == 2
         told.append(capsys.readouterr().err)
@@ -157,14 +164,14 @@ def test_a_run_of_others_is_shown_without_consent(run: Path) -> None:
 def test_it_is_asked_once_and_remembered_until_the_file_changes(exported: Path) -> None:
     assert fieldcraft.load(exported, allow=["mcp"]).recipe.tools[0].name == "mcp"
     fieldcraft.load(exported)
-    change(exported / FILE, tools=[{**MCP, "mcp": "sh -c 'touch other'"}])
-    with pytest.raises(ConsentNeeded):
+    change(exported / AGENT_FILE, tools=[{**MCP, "mcp": "sh -c 'touch other'"}])
+    with pytest.raises(ConsentRequiredError):
         fieldcraft.load(exported)
 
 
 def test_consent_to_one_thing_is_none_to_another(exported: Path) -> None:
-    change(exported / FILE, tools=[MCP, MODULE], correct="evil_tools:Right")
-    with pytest.raises(ConsentNeeded, match=r"import 'evil_tools:find'.*, and 1 more"):
+    change(exported / AGENT_FILE, tools=[MCP, MODULE], correct="evil_tools:Right")
+    with pytest.raises(ConsentRequiredError, match=r"import 'evil_tools:find'.*, and 1 more"):
         fieldcraft.load(exported, allow=["mcp"])
     assert not Path("imported").exists()
 
@@ -172,7 +179,7 @@ def test_consent_to_one_thing_is_none_to_another(exported: Path) -> None:
 def test_the_option_allows_and_remembers(
     exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change(exported / FILE, tools=[{"name": "mcp", "mcp": "nobody-has-this"}])
+    change(exported / AGENT_FILE, tools=[{"name": "mcp", "mcp": "nobody-has-this"}])
     capsys.readouterr()
     assert status("ask", "Who?", "--model", exported, "--allow", "mcp") == 2
     assert "nobody-has-this" in capsys.readouterr().err  # it was tried
@@ -195,7 +202,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_is_asked(
     answer: str, allowed: bool, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(exported / FILE, tools=[{"name": "mcp", "mcp": "nobody-has-this\x1b[2J"}])
+    change(exported / AGENT_FILE, tools=[{"name": "mcp", "mcp": "nobody-has-this\x1b[2J"}])
     screen = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", screen)
@@ -205,17 +212,17 @@ def test_a_terminal_is_asked(
     if allowed:
         fieldcraft.load(exported)
     else:
-        with pytest.raises(ConsentNeeded):
+        with pytest.raises(ConsentRequiredError):
             fieldcraft.load(exported)
 
 
 def test_an_export_of_this_user_asks_for_nothing(checkpoint: Path) -> None:
     recipe = build_recipe({"recipe": "mine", "stages": {}, "tools": [MCP]})
-    write_agent(checkpoint, recipe, None, met_tools=True)
+    write_agent_settings(checkpoint, recipe, None, trained_with_tools=True)
     try:
         assert find_agent(checkpoint).recipe.tools == recipe.tools
     finally:
-        (checkpoint / FILE).unlink()
+        (checkpoint / AGENT_FILE).unlink()
 
 
 def test_a_run_of_this_user_asks_for_nothing(tmp_path: Path, settings: Path) -> None:
@@ -224,12 +231,14 @@ def test_a_run_of_this_user_asks_for_nothing(tmp_path: Path, settings: Path) -> 
     out = run_tiny(folder)  # its model and its questions are outside of it
     find_agent(out)
     forget(settings)
-    with pytest.raises(ConsentNeeded, match="--allow file"):
+    with pytest.raises(ConsentRequiredError, match="--allow file"):
         find_agent(out)
 
 
 def test_nothing_to_allow_leaves_nothing(settings: Path, tmp_path: Path) -> None:
-    write_agent(tmp_path, build_recipe({"recipe": "mine", "stages": {}}), None, met_tools=True)
+    write_agent_settings(
+        tmp_path, build_recipe({"recipe": "mine", "stages": {}}), None, trained_with_tools=True
+    )
     assert not settings.exists()
 
 
@@ -240,17 +249,17 @@ def test_consent_that_cannot_be_kept_is_no_consent(exported: Path, settings: Pat
 
 
 def test_links_out_of_a_folder_ask(exported: Path, tmp_path: Path) -> None:
-    change(exported / FILE, tools=[])
+    change(exported / AGENT_FILE, tools=[])
     (tmp_path / "secret").write_text("x")
-    (exported / "inner").symlink_to(exported / FILE)
+    (exported / "inner").symlink_to(exported / AGENT_FILE)
     fieldcraft.load(exported)
     (exported / "notes.txt").symlink_to(tmp_path / "secret")
-    with pytest.raises(ConsentNeeded, match=r"'notes.txt'.*--allow file"):
+    with pytest.raises(ConsentRequiredError, match=r"'notes.txt'.*--allow file"):
         fieldcraft.load(exported)
     fieldcraft.load(exported, allow=["file"])
     (exported / "notes.txt").unlink()
     (exported / "notes.txt").symlink_to("/etc")
-    with pytest.raises(ConsentNeeded):
+    with pytest.raises(ConsentRequiredError):
         fieldcraft.load(exported)
 
 
@@ -260,7 +269,7 @@ def test_an_index_of_others_names_its_encoder(tmp_path: Path, settings: Path) ->
     build_index(corpus, tmp_path / "index")
     change(tmp_path / "index" / "manifest.json", encoder="their/model", ranking="dense")
     assert status("serve", "search", "--index", tmp_path / "index") == 2
-    with pytest.raises(ConsentNeeded, match=r"would contact 'their/model' \('encoder'\)"):
+    with pytest.raises(ConsentRequiredError, match=r"would contact 'their/model' \('encoder'\)"):
         open_with(tmp_path / "index")
 
 
@@ -272,7 +281,7 @@ def open_with(index: Path) -> None:
 
 def test_consent_is_to_values_and_not_to_the_layout(tmp_path: Path) -> None:
     data = {"a": 1, "tools": ["mine:find"]}
-    with allowing(["module"]):
+    with allow_permissions(["module"]):
         require_consent(tmp_path / "x", data)
     require_consent(tmp_path / "y", {"tools": ["mine:find"], "a": 1})
-    assert digest_of(data) != digest_of(data | {"a": 2})
+    assert hash_contents(data) != hash_contents(data | {"a": 2})

@@ -2,17 +2,17 @@
 
 import pytest
 
-from fieldcraft.records.costs import Costs, acting_cost, call_cost
-from fieldcraft.records.tool_use import tool_use
+from fieldcraft.records.costs import CostModel, compute_acting_cost, sum_call_costs
+from fieldcraft.records.tool_metrics import compute_tool_metrics
 from fieldcraft.records.trajectories import from_json, to_json
-from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Task, Trajectory
 
-COSTS = Costs({"search": 1.0, "page": 4.0, "note": 0.0}, token=2.0)
-FREE_TOKENS = Costs({"search": 1.0, "page": 4.0})
+COSTS = CostModel({"search": 1.0, "page": 4.0, "note": 0.0}, cost_per_1k_tokens=2.0)
+FREE_TOKENS = CostModel({"search": 1.0, "page": 4.0})
 
 
 def made(*tools: str, tokens: int = 0, em: float = 1.0, **meta: object) -> Trajectory:
-    calls = [Call(tool, {}, "", Outcome.OK, 0.0) for tool in tools]
+    calls = [CallRecord(tool, {}, "", CallOutcome.OK, 0.0) for tool in tools]
     segments = [Segment(Author.PROMPT, [1] * 9, ""), Segment(Author.POLICY, [1] * tokens, "")]
     task = Task("t", "?", ("a",), dict(meta))
     return Trajectory(task, segments, calls, rewards={"em": em})
@@ -20,19 +20,19 @@ def made(*tools: str, tokens: int = 0, em: float = 1.0, **meta: object) -> Traje
 
 def test_a_rollout_pays_for_what_was_run_and_for_what_it_wrote() -> None:
     trajectory = made("search", "page", "page", "note", "other", tokens=250)
-    trajectory.calls[1].outcome = Outcome.FAILED  # paid for
-    trajectory.calls[2].outcome = Outcome.REFUSED
+    trajectory.calls[1].outcome = CallOutcome.FAILED  # paid for
+    trajectory.calls[2].outcome = CallOutcome.REFUSED
     COSTS.price(trajectory)
     assert [call.cost for call in trajectory.calls] == [1, 4, 4, 0, 1]
-    assert call_cost(trajectory) == 6
-    assert acting_cost(trajectory) == 6.5
+    assert sum_call_costs(trajectory) == 6
+    assert compute_acting_cost(trajectory) == 6.5
 
 
 def test_prices_are_written_and_read_back_and_where_there_are_none_nothing_is_written() -> None:
     trajectory = made("page", tokens=3)
     plain = to_json(trajectory)
     assert "cost" not in plain
-    Costs({"page": 1.0}).price(trajectory)
+    CostModel({"page": 1.0}).price(trajectory)
     assert to_json(trajectory) == plain
     COSTS.price(trajectory)
     assert from_json(to_json(trajectory)) == trajectory
@@ -45,16 +45,16 @@ WAYS = [{"search": 3, "page": 0}, {"search": 1, "page": 1}, {"page": 2}, {"oracl
 
 
 def test_the_optimum_is_the_cheapest_way_that_the_tools_can_go() -> None:
-    assert FREE_TOKENS.optimum({"ways": WAYS}) == 3
-    assert Costs({"search": 1.0, "page": 1.0}).optimum({"ways": WAYS}) == 2
-    assert Costs({"search": 9.0}).optimum({"ways": WAYS}) is None
-    assert FREE_TOKENS.optimum({"cost_optimal": 0.5, "ways": WAYS}) == 0.5
+    assert FREE_TOKENS.find_optimal_cost({"ways": WAYS}) == 3
+    assert CostModel({"search": 1.0, "page": 1.0}).find_optimal_cost({"ways": WAYS}) == 2
+    assert CostModel({"search": 9.0}).find_optimal_cost({"ways": WAYS}) is None
+    assert FREE_TOKENS.find_optimal_cost({"cost_optimal": 0.5, "ways": WAYS}) == 0.5
 
 
 def test_without_ways_it_is_known_where_all_tools_cost_the_same() -> None:
-    assert Costs({"a": 3.0, "b": 3.0}).optimum({"calls_optimal": 2}) == 6
-    assert FREE_TOKENS.optimum({"calls_optimal": 2}) is None
-    assert FREE_TOKENS.optimum({}) is None
+    assert CostModel({"a": 3.0, "b": 3.0}).find_optimal_cost({"calls_optimal": 2}) == 6
+    assert FREE_TOKENS.find_optimal_cost({"calls_optimal": 2}) is None
+    assert FREE_TOKENS.find_optimal_cost({}) is None
 
 
 def test_the_metrics_of_costs() -> None:
@@ -65,7 +65,7 @@ def test_the_metrics_of_costs() -> None:
     ]
     for trajectory in both:
         COSTS.price(trajectory)
-    found = tool_use(both)
+    found = compute_tool_metrics(both)
     assert (found["calls_mean"], found["calls_optimal_mean"]) == (1, 1.5)
     assert (found["call_cost_mean"], found["call_cost_optimal_mean"]) == (2.5, 2)
     assert found["call_cost_regret_mean"] == 1.5  # of 2 above and 1 below
@@ -77,9 +77,9 @@ def test_what_is_not_known_has_no_number() -> None:
     some = [made(ways=[{"search": 1}]), made()]
     for trajectory in some:
         COSTS.price(trajectory)
-    found = tool_use(some)
+    found = compute_tool_metrics(some)
     assert found["call_cost_optimal_mean"] is found["call_cost_regret_mean"] is None
-    assert tool_use([made("search", em=0.0)])["acting_cost_per_success"] is None
+    assert compute_tool_metrics([made("search", em=0.0)])["acting_cost_per_success"] is None
 
 
 @pytest.mark.parametrize("ways", ["search", [["search"]], [{"search": -1}], [{"search": 0.5}]])

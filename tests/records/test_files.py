@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.endpoints.openai import ChatClient
 from fieldcraft.records.files import (
-    append_surely,
+    append_durably,
     append_text,
     atomic_file,
     atomic_folder,
     make_folder,
     write_text,
 )
-from fieldcraft.view.index import Index
+from fieldcraft.view.index import TrajectoryIndex
 from small_disk import small_disk
 from tiny_runs import run_tiny
 
@@ -71,8 +71,8 @@ def test_what_is_there_keeps_its_permissions(tmp_path: Path) -> None:
 
 
 def test_databases_are_for_their_user(tmp_path: Path) -> None:
-    ChatEndpoint("http://127.0.0.1:1/v1", "m", cache=tmp_path / "judge.sqlite")
-    Index(tmp_path / "view.sqlite")
+    ChatClient("http://127.0.0.1:1/v1", "m", cache=tmp_path / "judge.sqlite")
+    TrajectoryIndex(tmp_path / "view.sqlite")
     for path in tmp_path.glob("*.sqlite*"):
         assert mode(path) == 0o600
 
@@ -98,9 +98,9 @@ def test_a_journal_gets_a_line_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_journals_get_their_lines_together_or_not_at_all(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    append_surely({first: "a\n", second: "b\n"})
+    append_durably({first: "a\n", second: "b\n"})
     with small_disk(8), pytest.raises(OSError, match="No space left"):
-        append_surely({first: "c\n", second: "longer than it\n"})
+        append_durably({first: "c\n", second: "longer than it\n"})
     assert (first.read_bytes(), second.read_bytes()) == (b"a\n", b"b\n")
-    append_surely({first: "c\n", second: "d\n"})
+    append_durably({first: "c\n", second: "d\n"})
     assert (first.read_bytes(), second.read_bytes()) == (b"a\nc\n", b"b\nd\n")

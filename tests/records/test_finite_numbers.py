@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.records import write_array
-from fieldcraft.data.selection import Tallies, Tally
+from fieldcraft.data.records import write_json_array
+from fieldcraft.data.selection import SampleTally, TallyJournal
 from fieldcraft.records.files import write_json
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.rollouts import Kept, read_rollouts, write_rollouts
+from fieldcraft.records.training_rollouts import (
+    TrainingRollout,
+    read_training_rollouts,
+    write_training_rollouts,
+)
 from fieldcraft.types import Task, Trajectory, UserError
 
 BAD = [{"question": "Who?"}, {"meta": {"share": [1.0, nan]}}]
 WRITERS: dict[str, Callable[[Path, Any], object]] = {
     "a.jsonl": write_json_lines,
     "b.json": write_json,
-    "c.json": write_array,
+    "c.json": write_json_array,
     "d.json": lambda path, records: write_records(records, path),
 }
 
@@ -38,7 +42,7 @@ def strict(text: str) -> Any:
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_not_finite_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    with pytest.raises(UserError, match=r"meta\.share\.1 = nan, which is no finite number"):
+    with pytest.raises(UserError, match=r"meta\.share\.1 = nan, which is not finite"):
         WRITERS[name](path, BAD)
     assert not path.exists()
 
@@ -48,23 +52,23 @@ def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:
     log.append({"step": 0, "loss": nan, "shares": [1.0, inf], "of": {"stop": -inf}})
     wanted = {"step": 0, "loss": None, "shares": [1.0, None], "of": {"stop": None}}
     assert strict(log.path.read_text()) == wanted
-    log.rewind(1)
-    assert log.rows() == [wanted]
+    log.truncate_after(1)
+    assert log.read_rows() == [wanted]
 
 
 def test_numbers_of_tokens_that_are_not_finite_are_null(tmp_path: Path) -> None:
     trajectory = Trajectory(Task("1", "Who?", ("Ada",)))
-    write_rollouts(tmp_path, [Kept(0, [1.0, nan], trajectory, [inf], None)])
+    write_training_rollouts(tmp_path, [TrainingRollout(0, [1.0, nan], trajectory, [inf], None)])
     [file] = tmp_path.iterdir()
     record = strict(file.read_text())
     assert (record["advantages"], record["entropies"]) == ([1.0, None], [None])
-    [kept] = read_rollouts(tmp_path)
+    [kept] = read_training_rollouts(tmp_path)
     assert kept.advantages is not None
     assert kept.advantages[0] == 1
     assert isnan(kept.advantages[1])
 
 
 def test_a_journal_refuses_what_is_not_finite(tmp_path: Path) -> None:
-    tallies = Tallies(tmp_path / "tallies.jsonl")
-    with pytest.raises(UserError, match="right = nan, which is no finite number"):
-        tallies.append("base", Task("1", "Who?", ("Ada",)), Tally(nan, 4))
+    tallies = TallyJournal(tmp_path / "tallies.jsonl")
+    with pytest.raises(UserError, match="right = nan, which is not finite"):
+        tallies.append("base", Task("1", "Who?", ("Ada",)), SampleTally(nan, 4))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.cli.main import main
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.records.paths import argument_at_home, at_home
+from fieldcraft.records.paths import expand_home, expand_home_in_argument
 from source_files import lines
 
 
@@ -28,8 +28,8 @@ def test_the_paths_of_a_recipe(home):
     recipe = parse_recipe({"recipe": "mine", "stages": {}} | files)
     assert (recipe.tasks, recipe.corpus) == (home / "q.jsonl", home / "corpus.jsonl")
     data = {"teacher": {"model": "~/model"}, "tools": [{"name": "x", "file": "~/a"}]}
-    assert at_home(data)["teacher"] == {"model": f"{home}/model"}
-    assert at_home(data)["tools"] == [{"name": "x", "file": f"{home}/a"}]
+    assert expand_home(data)["teacher"] == {"model": f"{home}/model"}
+    assert expand_home(data)["tools"] == [{"name": "x", "file": f"{home}/a"}]
 
 
 def test_a_key_on_the_command_line(home):
@@ -40,14 +40,14 @@ def test_a_key_on_the_command_line(home):
 
 def test_other_texts_stay():
     for value in ("~", "a ~/b", "~x/y", 7, None, [1, "~"], {"~/a": True}):
-        assert at_home(value) == value
+        assert expand_home(value) == value
     for argument in ("~", "--out=a~/b", "-x", "what is ~/a=~/b?", "seed=7"):
-        assert argument_at_home(argument) == argument
+        assert expand_home_in_argument(argument) == argument
 
 
 @pytest.mark.parametrize("argument", ["{}", "--out={}", "tasks={}", "stages.d.checkpoint={}"])
 def test_arguments(home, argument):
-    assert argument_at_home(argument.format("~/x")) == argument.format(home / "x")
+    assert expand_home_in_argument(argument.format("~/x")) == argument.format(home / "x")
 
 
 def test_convert_writes_below_the_home(home):

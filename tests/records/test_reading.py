@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.records import files
-from fieldcraft.records.files import atomic_file, atomic_folder, refuse_unwritable, writing
+from fieldcraft.records.files import (
+    atomic_file,
+    atomic_folder,
+    raise_write_errors,
+    require_writable,
+)
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.reading import Damaged, read_json, reading
+from fieldcraft.records.reading import DamagedFileError, raise_read_errors, read_json
 from fieldcraft.types import UserError
 
 
@@ -29,20 +34,20 @@ class Shape(BaseModel):
         (b"[1]", "must be a mapping"),
         (b"{}", "seconds: it is missing"),
         (b'{"seconds": "1"}', "seconds: it must be a number, not '1'"),
-        (b'{"seconds": NaN}', "NaN is no number that can be computed with"),
-        (b'{"seconds": 1e999}', "1e999 is no number that can be computed with"),
+        (b'{"seconds": NaN}', "NaN is not a number that can be computed with"),
+        (b'{"seconds": 1e999}', "1e999 is not a number that can be computed with"),
         (
             b'{"seconds": 1' + b"0" * 400 + b"}",
-            "1" + "0" * 19 + " is no number that can be computed with",
+            "1" + "0" * 19 + " is not a number that can be computed with",
         ),
-        (b'{"seconds": 1' + b"0" * 5000 + b"}", "is no number that can be computed with"),
+        (b'{"seconds": 1' + b"0" * 5000 + b"}", "is not a number that can be computed with"),
         (b"[" * 100_000, "is nested too deeply"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: bytes, wrong: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(DamagedFileError) as caught:
         read_json(path, Shape, "delete it")
     sentence = str(caught.value)
     assert sentence.startswith(f"{path} ")
@@ -51,9 +56,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: bytes, wrong
 
 
 def test_a_path_that_is_no_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match="is a folder, not a file; delete it"):
+    with pytest.raises(DamagedFileError, match="is a folder, not a file; delete it"):
         read_json(tmp_path, Any, "delete it")
-    with pytest.raises(Damaged, match="none does not exist; delete it"):
+    with pytest.raises(DamagedFileError, match="none does not exist; delete it"):
         read_json(tmp_path / "none", Any, "delete it")
 
 
@@ -63,7 +68,7 @@ def test_a_file_as_it_should_be_comes_back_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_sentence_is_not_wrapped_in_another() -> None:
-    with pytest.raises(UserError, match=r"^first\.$"), reading("x", "delete it"):
+    with pytest.raises(UserError, match=r"^first\.$"), raise_read_errors("x", "delete it"):
         raise UserError("first.")
 
 
@@ -81,7 +86,7 @@ def test_metrics_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
         UserError,
         match=rf"{log.path} .*rename {log.path.parent} to {log.path.parent.name}.damaged to",
     ):
-        log.rows()
+        log.read_rows()
 
 
 @pytest.mark.parametrize("line_break", ["", "\n"])
@@ -133,13 +138,13 @@ def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "below", tmp_path / ("n" * 300), tmp_path / ("n" * 250)):
         with pytest.raises(UserError, match=r"nothing can be written at .*choose another place"):
-            refuse_unwritable(path)
+            require_writable(path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_place_where_something_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
-    refuse_unwritable(tmp_path)
-    refuse_unwritable(tmp_path / "deep" / "er")
+    require_writable(tmp_path)
+    require_writable(tmp_path / "deep" / "er")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,14 +156,14 @@ def test_a_full_disk_is_found_before_the_work(
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(UserError, match="No space left on device"):
-        refuse_unwritable(tmp_path / "run")
+        require_writable(tmp_path / "run")
 
 
 def test_a_library_that_cannot_write_is_a_sentence(tmp_path: Path) -> None:
     broken = pytest.raises(UserError, match=r"cannot be written .*unexpected pos.*make room")
-    with broken, writing(tmp_path / "model"):
+    with broken, raise_write_errors(tmp_path / "model"):
         raise RuntimeError("unexpected pos 64")
-    with pytest.raises(OSError, match="full"), writing(tmp_path / "model"):
+    with pytest.raises(OSError, match="full"), raise_write_errors(tmp_path / "model"):
         raise OSError(28, "full")
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.records import remedies
-from fieldcraft.records.reading import Damaged, read_json
-from fieldcraft.records.remedies import obstacle, put_aside, require_readable
+from fieldcraft.records.reading import DamagedFileError, read_json
+from fieldcraft.records.remedies import advise_renaming, describe_access_error, require_readable
 from fieldcraft.types import UserError
 
 
 def test_what_is_put_aside_gets_a_free_name(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    assert put_aside(file) == f"rename {file} to report.json.damaged"
+    assert advise_renaming(file) == f"rename {file} to report.json.damaged"
     (tmp_path / "report.json.damaged").touch()
-    assert put_aside(file) == f"rename {file} to report.json.2.damaged"
+    assert advise_renaming(file) == f"rename {file} to report.json.2.damaged"
 
 
 def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> None:
@@ -31,7 +31,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> N
 
     monkeypatch.setattr(Path, "open", refuse)
     denied = isinstance(error, PermissionError)
-    monkeypatch.setattr(remedies, "_is_open", lambda part: not (denied and part == file))
+    monkeypatch.setattr(remedies, "_is_accessible", lambda part: not (denied and part == file))
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -47,21 +47,21 @@ def test_a_file_without_permission_is_not_called_damaged(
     unreadable(monkeypatch, file, PermissionError(errno.EACCES, "Permission denied"))
     with pytest.raises(UserError) as caught:
         require_readable(file.parent)
-    said = str(caught.value)
-    assert not isinstance(caught.value, Damaged)
-    assert "has the mode 0600" in said
+    message = str(caught.value)
+    assert not isinstance(caught.value, DamagedFileError)
+    assert "has the mode 0600" in message
     chmod = f"chmod {'u' if own else 'a'}+r '{file}'"
-    assert f"run '{chmod}' and run the same command again." in said
-    assert ("you are the user" in said) is not own
+    assert f"run '{chmod}' and run the same command again." in message
+    assert ("you are the user" in message) is not own
 
 
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EACCES, "may not be read"),
+        (errno.EACCES, "cannot be read (permission denied)"),
         (errno.ENOMEM, "more memory than is free"),
         (errno.EMFILE, "ulimit -n"),
-        (errno.EIO, "does not come from the disk (Input/output error)"),
+        (errno.EIO, "cannot be read from the disk (Input/output error)"),
     ],
 )
 def test_reading_tells_what_hinders_it_in_place_of_the_advice_for_damage(
@@ -77,7 +77,9 @@ def test_reading_tells_what_hinders_it_in_place_of_the_advice_for_damage(
 
 
 def test_what_is_missing_or_a_folder_is_no_obstacle(tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match="does not exist; restore it"):
+    with pytest.raises(DamagedFileError, match="does not exist; restore it"):
         read_json(tmp_path / "none.json", dict, "restore it")
-    assert obstacle(tmp_path, IsADirectoryError(errno.EISDIR, "Is a directory")) is None
+    assert (
+        describe_access_error(tmp_path, IsADirectoryError(errno.EISDIR, "Is a directory")) is None
+    )
     require_readable(tmp_path / "none")

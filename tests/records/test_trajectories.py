@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.records.chains import chains
-from fieldcraft.records.meta import COUNTED, RATE
+from fieldcraft.records.chains import split_chains
+from fieldcraft.records.meta import CLOSED_BOOK_KEY, META_TYPES
 from fieldcraft.records.trajectories import (
     from_json,
     read_trajectories,
@@ -16,8 +16,8 @@ from fieldcraft.records.trajectories import (
 )
 from fieldcraft.types import (
     Author,
-    Call,
-    Outcome,
+    CallOutcome,
+    CallRecord,
     Segment,
     Status,
     Task,
@@ -64,16 +64,18 @@ trajectories = st.builds(
         id=texts,
         question=texts,
         answers=st.lists(texts, max_size=3).map(tuple),
-        meta=objects.filter({*COUNTED, RATE}.isdisjoint),  # these hold certain values only
+        meta=objects.filter(
+            {*META_TYPES, CLOSED_BOOK_KEY}.isdisjoint
+        ),  # these hold certain values only
     ),
     segments=st.lists(segments, max_size=3),
     calls=st.lists(
         st.builds(
-            Call,
+            CallRecord,
             tool=texts,
             arguments=objects,
             observation=texts,
-            outcome=st.sampled_from(Outcome),
+            outcome=st.sampled_from(CallOutcome),
             seconds=numbers,
             simulated=st.booleans(),
             cut=st.integers(min_value=0),
@@ -95,7 +97,7 @@ def test_every_trajectory_comes_back_equal_from_one_line(trajectory):
     line = to_json(trajectory)
     assert "\n" not in line
     assert from_json(line) == trajectory
-    parts = chains(trajectory)
+    parts = split_chains(trajectory)
     assert len(parts) == 1 + len(trajectory.folds)
     assert [segment for part in parts for segment in part] == trajectory.segments
     assert all(part[0].author is Author.PROMPT for part in parts[1:])
@@ -133,7 +135,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
     trajectory = Trajectory(
         Task("q1", "Wo?", ("Köln",), {"hops": 2}),
         segments=[Segment(Author.POLICY, [7, 2], "ja", [-0.12345678, -1.0], [(2, 1), (3, 1)])],
-        calls=[Call("search", {"query": "Köln"}, "Rhein", Outcome.FAILED, 0.25, True, 7)],
+        calls=[CallRecord("search", {"query": "Köln"}, "Rhein", CallOutcome.FAILED, 0.25, True, 7)],
         status=Status.ANSWERED,
         answer="Köln",
         rewards={"em": 1.0, "judge": None},
@@ -173,7 +175,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
 
 
 def test_an_argument_that_is_not_finite_stays_what_it_is():
-    call = Call("f", {"x": float("inf")}, "", Outcome.OK, 0.1)
+    call = CallRecord("f", {"x": float("inf")}, "", CallOutcome.OK, 0.1)
     back = from_json(to_json(Trajectory(Task("q", "?", ()), calls=[call])))
     assert back.calls == [call]
 
@@ -184,7 +186,9 @@ def test_an_argument_that_is_not_finite_stays_what_it_is():
         Trajectory(Task("q", "?", ()), rewards={"em": float("inf")}),
         Trajectory(Task("q", "?", ()), reward=float("nan")),
         Trajectory(Task("q", "?", ()), seconds=float("inf")),
-        Trajectory(Task("q", "?", ()), calls=[Call("f", {}, "", Outcome.OK, float("inf"))]),
+        Trajectory(
+            Task("q", "?", ()), calls=[CallRecord("f", {}, "", CallOutcome.OK, float("inf"))]
+        ),
     ],
 )
 def test_rewards_and_seconds_that_are_not_finite_are_refused(broken):
@@ -215,9 +219,7 @@ def test_a_failing_write_leaves_the_old_file(tmp_path):
 def test_a_wrong_line_is_named(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text(to_json(Trajectory(Task("q", "?", ()))) + '\n{"question": "?"}\n')
-    with pytest.raises(
-        UserError, match=r"t\.jsonl, line 2 holds something else than it should \(task"
-    ):
+    with pytest.raises(UserError, match=r"t\.jsonl, line 2 has unexpected contents \(task"):
         list(read_trajectories(path))
     with pytest.raises(UserError, match="does not exist"):
         list(read_trajectories(tmp_path / "none.jsonl"))

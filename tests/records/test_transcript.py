@@ -2,8 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.records.transcript import Entry, Kind, clean, split_tags, transcript
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+from fieldcraft.records.transcript import (
+    EntryKind,
+    TranscriptEntry,
+    build_transcript,
+    split_tags,
+    strip_control_characters,
+)
+from fieldcraft.types import Author, CallOutcome, CallRecord, Segment, Status, Task, Trajectory
 
 TASK = Task("q", "Where is Kelm?", ("Bar",))
 
@@ -12,8 +18,8 @@ def segment(author, text):
     return Segment(author, [1], text)
 
 
-def search(query, observation, outcome=Outcome.OK, *, simulated=False):
-    return Call("search", {"query": query}, observation, outcome, 0.0, simulated)
+def search(query, observation, outcome=CallOutcome.OK, *, simulated=False):
+    return CallRecord("search", {"query": query}, observation, outcome, 0.0, simulated)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +44,13 @@ def test_a_turn_is_cut_where_its_tag_opens(action, answer):
         status=Status.ANSWERED,
         answer="Bar",
     )
-    assert transcript(trajectory) == [
-        Entry(Kind.PROMPT, "Where is Kelm?"),
-        Entry(Kind.THOUGHT, "Bar? I look Kelm up."),
-        Entry(Kind.ACTION, "Kelm", "search"),
-        Entry(Kind.OBSERVATION, "Kelm lies in Bar."),
-        Entry(Kind.THOUGHT, "So Bar."),
-        Entry(Kind.ANSWER, "Bar"),
+    assert build_transcript(trajectory) == [
+        TranscriptEntry(EntryKind.PROMPT, "Where is Kelm?"),
+        TranscriptEntry(EntryKind.THOUGHT, "Bar? I look Kelm up."),
+        TranscriptEntry(EntryKind.ACTION, "Kelm", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "Kelm lies in Bar."),
+        TranscriptEntry(EntryKind.THOUGHT, "So Bar."),
+        TranscriptEntry(EntryKind.ANSWER, "Bar"),
     ]
 
 
@@ -68,23 +74,23 @@ def test_chains_follow_one_another_with_the_summary_between_them():
         answer="Bar",
         folds=[5],
     )
-    assert transcript(trajectory) == [
-        Entry(Kind.PROMPT, "Where is Kelm?"),
-        Entry(Kind.THOUGHT, "First."),
-        Entry(Kind.ACTION, "a", "search"),
-        Entry(Kind.OBSERVATION, "one"),
-        Entry(Kind.PROMPT, "Sum up.\n<summary>"),
-        Entry(Kind.SUMMARY, "It is one."),
-        Entry(
-            Kind.PROMPT,
+    assert build_transcript(trajectory) == [
+        TranscriptEntry(EntryKind.PROMPT, "Where is Kelm?"),
+        TranscriptEntry(EntryKind.THOUGHT, "First."),
+        TranscriptEntry(EntryKind.ACTION, "a", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "one"),
+        TranscriptEntry(EntryKind.PROMPT, "Sum up.\n<summary>"),
+        TranscriptEntry(EntryKind.SUMMARY, "It is one."),
+        TranscriptEntry(
+            EntryKind.PROMPT,
             "Where is Kelm?\n\n<summary>\nIt is one.\n</summary>",
             "chain 2 of 2",
         ),
-        Entry(Kind.THOUGHT, "Second."),
-        Entry(Kind.ACTION, "b", "search"),
-        Entry(Kind.OBSERVATION, "two"),
-        Entry(Kind.THOUGHT, "So."),
-        Entry(Kind.ANSWER, "Bar"),
+        TranscriptEntry(EntryKind.THOUGHT, "Second."),
+        TranscriptEntry(EntryKind.ACTION, "b", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "two"),
+        TranscriptEntry(EntryKind.THOUGHT, "So."),
+        TranscriptEntry(EntryKind.ANSWER, "Bar"),
     ]
 
 
@@ -100,27 +106,33 @@ def test_a_simulated_failed_observation_says_so_and_one_that_was_cut_is_shown_as
             segment(Author.TOOL, "<result>long te…</result>"),
         ],
         calls=[
-            search("a", "dreamt", Outcome.FAILED, simulated=True),
+            search("a", "dreamt", CallOutcome.FAILED, simulated=True),
             search("b", "long text"),
         ],
         status=Status.TRUNCATED,
     )
-    assert transcript(trajectory) == [
-        Entry(Kind.ACTION, "a", "search"),
-        Entry(Kind.OBSERVATION, "dreamt", "simulated, failed"),
-        Entry(Kind.ACTION, "b", "search"),
-        Entry(Kind.OBSERVATION, "<result>long te…</result>"),
+    assert build_transcript(trajectory) == [
+        TranscriptEntry(EntryKind.ACTION, "a", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "dreamt", "simulated, failed"),
+        TranscriptEntry(EntryKind.ACTION, "b", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "<result>long te…</result>"),
     ]
 
 
 def test_a_malformed_attempt_without_a_call_does_not_shift_the_calls():
     invalid = [segment(Author.POLICY, "<serch>a</serch>"), segment(Author.TOOL, "Invalid.")]
     valid = [segment(Author.POLICY, "<search>b</search>"), segment(Author.TOOL, "found b")]
-    told = [Entry(Kind.THOUGHT, "<serch>a</serch>"), Entry(Kind.OBSERVATION, "Invalid.")]
-    found = [Entry(Kind.ACTION, "b", "search"), Entry(Kind.OBSERVATION, "found b")]
+    told = [
+        TranscriptEntry(EntryKind.THOUGHT, "<serch>a</serch>"),
+        TranscriptEntry(EntryKind.OBSERVATION, "Invalid."),
+    ]
+    found = [
+        TranscriptEntry(EntryKind.ACTION, "b", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "found b"),
+    ]
     calls = [search("b", "found b")]
-    assert transcript(Trajectory(TASK, invalid + valid, calls)) == told + found
-    assert transcript(Trajectory(TASK, valid + invalid, calls)) == found + told
+    assert build_transcript(Trajectory(TASK, invalid + valid, calls)) == told + found
+    assert build_transcript(Trajectory(TASK, valid + invalid, calls)) == found + told
 
 
 def test_several_calls_of_a_turn_are_shown_with_their_observations():
@@ -143,83 +155,87 @@ def test_several_calls_of_a_turn_are_shown_with_their_observations():
         ],
         calls=[
             search("Kelm", "It lies there."),
-            Call("", {}, "No JSON.", Outcome.MALFORMED, 0.0),
+            CallRecord("", {}, "No JSON.", CallOutcome.MALFORMED, 0.0),
             search("Bar", "It lies there."),
             search("Kelm", "It lies there.", simulated=True),
         ],
         answer="Bar",
     )
-    assert transcript(trajectory) == [
-        Entry(Kind.THOUGHT, "All of it."),
-        Entry(Kind.ACTION, "Kelm", "search"),
-        Entry(Kind.ACTION, "{}"),
-        Entry(Kind.ACTION, "Bar", "search"),
-        Entry(Kind.OBSERVATION, "It lies there."),
-        Entry(Kind.OBSERVATION, "No JSON.", "malformed"),
-        Entry(Kind.OBSERVATION, "It lies there."),
-        Entry(Kind.ACTION, "Kelm", "search"),
-        Entry(Kind.OBSERVATION, "It lies there.", "simulated"),
-        Entry(Kind.ANSWER, "Bar"),
+    assert build_transcript(trajectory) == [
+        TranscriptEntry(EntryKind.THOUGHT, "All of it."),
+        TranscriptEntry(EntryKind.ACTION, "Kelm", "search"),
+        TranscriptEntry(EntryKind.ACTION, "{}"),
+        TranscriptEntry(EntryKind.ACTION, "Bar", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "It lies there."),
+        TranscriptEntry(EntryKind.OBSERVATION, "No JSON.", "malformed"),
+        TranscriptEntry(EntryKind.OBSERVATION, "It lies there."),
+        TranscriptEntry(EntryKind.ACTION, "Kelm", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "It lies there.", "simulated"),
+        TranscriptEntry(EntryKind.ANSWER, "Bar"),
     ]
 
 
 def test_equal_observations_of_two_turns_stay_apart():
     turn = [segment(Author.POLICY, "<search>a</search>"), segment(Author.TOOL, "<r>found</r>")]
     trajectory = Trajectory(TASK, 2 * turn, [search("a", "found"), search("a", "found")])
-    kinds = [entry.kind for entry in transcript(trajectory)]
-    assert kinds == [Kind.ACTION, Kind.OBSERVATION] * 2
+    kinds = [entry.kind for entry in build_transcript(trajectory)]
+    assert kinds == [EntryKind.ACTION, EntryKind.OBSERVATION] * 2
 
 
 def test_a_cut_observation_says_so():
-    call = Call("search", {"query": "a"}, "long\n[9 characters left out]\n", Outcome.OK, 0.0, cut=9)
+    call = CallRecord(
+        "search", {"query": "a"}, "long\n[9 characters left out]\n", CallOutcome.OK, 0.0, cut=9
+    )
     segments = [segment(Author.POLICY, "<search>a</search>"), segment(Author.TOOL, "<r>lo</r>")]
-    shown = transcript(Trajectory(TASK, segments, [call]))
-    assert shown[1] == Entry(Kind.OBSERVATION, "<r>lo</r>", "9 characters cut")
+    shown = build_transcript(Trajectory(TASK, segments, [call]))
+    assert shown[1] == TranscriptEntry(EntryKind.OBSERVATION, "<r>lo</r>", "9 characters cut")
 
 
 def test_a_call_whose_observation_did_not_fit_is_still_shown():
     trajectory = Trajectory(
         TASK,
         segments=[segment(Author.POLICY, "<search>b</search>")],
-        calls=[search("b", "too long", Outcome.REFUSED)],
+        calls=[search("b", "too long", CallOutcome.REFUSED)],
         status=Status.TRUNCATED,
     )
-    assert transcript(trajectory) == [
-        Entry(Kind.ACTION, "b", "search"),
-        Entry(Kind.OBSERVATION, "too long", "refused"),
+    assert build_transcript(trajectory) == [
+        TranscriptEntry(EntryKind.ACTION, "b", "search"),
+        TranscriptEntry(EntryKind.OBSERVATION, "too long", "refused"),
     ]
 
 
 def test_an_answer_without_any_tag_is_no_thought():
     trajectory = Trajectory(TASK, [segment(Author.POLICY, "Bar<|im_end|>")], answer="Bar")
-    assert transcript(trajectory) == [Entry(Kind.ANSWER, "Bar")]
+    assert build_transcript(trajectory) == [TranscriptEntry(EntryKind.ANSWER, "Bar")]
 
 
 def test_what_cannot_be_found_in_the_text_costs_none_of_it():
     trajectory = Trajectory(TASK, [segment(Author.POLICY, "<answer>B a r")], answer="Bar")
-    assert transcript(trajectory)[0] == Entry(Kind.THOUGHT, "<answer>B a r")
+    assert build_transcript(trajectory)[0] == TranscriptEntry(EntryKind.THOUGHT, "<answer>B a r")
 
 
 def test_several_arguments_are_shown_as_json():
-    call = Call("add", {"a": 1, "b": "ü"}, "2", Outcome.OK, 0.0)
+    call = CallRecord("add", {"a": 1, "b": "ü"}, "2", CallOutcome.OK, 0.0)
     trajectory = Trajectory(
         TASK, [segment(Author.POLICY, '<tool_call>{"a": 1, "b": "ü"}'), segment(Author.TOOL, "2")]
     )
     trajectory.calls.append(call)
-    assert transcript(trajectory)[0] == Entry(Kind.ACTION, '{"a": 1, "b": "ü"}', "add")
+    assert build_transcript(trajectory)[0] == TranscriptEntry(
+        EntryKind.ACTION, '{"a": 1, "b": "ü"}', "add"
+    )
 
 
 def test_clean_removes_what_could_act_on_a_terminal():
-    assert clean("a\x1b[31mb\x1b[0m\x1b]0;title\x07c\x1b]8;;x\x1b\\d\r\x00\x9b\u202ee\tf\n") == (
-        "abcde\tf\n"
-    )
+    assert strip_control_characters(
+        "a\x1b[31mb\x1b[0m\x1b]0;title\x07c\x1b]8;;x\x1b\\d\r\x00\x9b\u202ee\tf\n"
+    ) == ("abcde\tf\n")
 
 
 @given(st.text())
 def test_clean_leaves_no_control_character_and_is_idempotent(text):
-    cleaned = clean(text)
+    cleaned = strip_control_characters(text)
     assert not set(cleaned) & {chr(c) for c in [*range(9), *range(11, 32), *range(127, 160)]}
-    assert clean(cleaned) == cleaned
+    assert strip_control_characters(cleaned) == cleaned
 
 
 @given(st.text(alphabet="<>/ab| "))

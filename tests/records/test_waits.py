@@ -7,12 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from fieldcraft.records import waits
-from fieldcraft.records.waits import SILENT_SECONDS, blocking, hearing_waits, waiting
+from fieldcraft.records.waits import (
+    REPORT_INTERVAL_SECONDS,
+    report_blocking_wait,
+    report_wait,
+    report_waits_to,
+)
 from virtual_time import virtually
 
 
 async def _wait(seconds: float, who: str = "a search", whom: str = "the server") -> None:
-    with waiting(who, whom):
+    with report_wait(who, whom):
         await asyncio.sleep(seconds)
 
 
@@ -21,7 +26,7 @@ def heard(work: Callable[[], object]) -> list[str]:
 
     async def listen() -> list[str]:
         lines: list[str] = []
-        with hearing_waits(lines.append):
+        with report_waits_to(lines.append):
             await work()  # type: ignore[misc]
         return lines
 
@@ -38,7 +43,7 @@ def test_a_shorter_wait_is_not_told():
 
 def test_a_wait_that_fails_is_not_told_later():
     async def fail() -> None:
-        with pytest.raises(ZeroDivisionError), waiting("a search", "the server"):
+        with pytest.raises(ZeroDivisionError), report_wait("a search", "the server"):
             raise ZeroDivisionError
         await asyncio.sleep(3)
 
@@ -56,26 +61,26 @@ def test_waits_side_by_side_have_one_line_of_each_kind():
 def test_a_kind_is_told_again_after_a_minute():
     async def several() -> None:
         for _ in range(5):
-            await _wait(SILENT_SECONDS / 2)
+            await _wait(REPORT_INTERVAL_SECONDS / 2)
 
     assert len(heard(several)) == 3
 
 
 def test_nobody_need_listen():
     virtually(_wait(3))
-    with blocking("an index", "itself"):
+    with report_blocking_wait("an index", "itself"):
         pass
 
 
 def test_what_holds_up_its_thread_is_told_from_another_one(monkeypatch):
-    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(waits, "REPORT_AFTER_SECONDS", 0.0)
     lines, told = [], threading.Event()
 
     def tell(line: str) -> None:
         lines.append(line)
         told.set()
 
-    with hearing_waits(tell), blocking("the run", "its index"):
+    with report_waits_to(tell), report_blocking_wait("the run", "its index"):
         assert told.wait()
     assert lines == ["the run waits for its index"]
 
@@ -85,8 +90,8 @@ def test_inside_a_block_its_own_listener_hears():
     inner: list[str] = []
 
     async def nested() -> None:
-        with hearing_waits(outer.append):
-            with hearing_waits(inner.append):
+        with report_waits_to(outer.append):
+            with report_waits_to(inner.append):
                 await _wait(3)
             await _wait(4)
 

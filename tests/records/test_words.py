@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.records.words import without_vowels, words
+from fieldcraft.records.words import split_words, strip_vowel_points
 
 
 def test_words_are_lower_case_and_bare_of_accents():
-    assert words("Beyoncé's “ÅNGSTRÖM” 1,5 Việt İzmir ﬁn") == (
+    assert split_words("Beyoncé's “ÅNGSTRÖM” 1,5 Việt İzmir ﬁn") == (
         ["beyonce", "s", "angstrom", "1", "5", "viet", "izmir", "fin"]
     )
-    assert words("東京 2020 がガ 한국어") == ["東", "京", "2020", "が", "ガ", "한국어"]
+    assert split_words("東京 2020 がガ 한국어") == ["東", "京", "2020", "が", "ガ", "한국어"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_words_are_lower_case_and_bare_of_accents():
     ],
 )
 def test_words_of_scripts_with_marks(text, found):
-    assert words(text) == [unicodedata.normalize("NFKC", word) for word in found]
+    assert split_words(text) == [unicodedata.normalize("NFKC", word) for word in found]
 
 
 def test_every_mark_belongs_to_its_word():
@@ -46,18 +46,18 @@ def test_every_mark_belongs_to_its_word():
     for number in range(0x370, 0x20000):
         mark = chr(number)
         if unicodedata.category(mark).startswith("M") and not 0x3000 <= number < 0x3100:
-            assert words(f"b{mark}c d") != ["b", "c", "d"], hex(number)
+            assert split_words(f"b{mark}c d") != ["b", "c", "d"], hex(number)
 
 
 def test_a_long_run_without_spaces_is_found_by_the_words_in_it():
-    run = words("กินข้าวกับเพื่อนที่บ้าน")
-    assert set(words("ข้าว")[1:]) < set(run)
+    run = split_words("กินข้าวกับเพื่อนที่บ้าน")
+    assert set(split_words("ข้าว")[1:]) < set(run)
     assert max(map(len, run)) <= 6  # two signs with their marks
 
 
 def test_vowel_points_can_be_left_out():
     pointed, bare = ["كِتَابٌ", "שָׁלוֹם", "किताब", "book"], ["كتاب", "שלום", "किताब", "book"]
-    assert [*map(without_vowels, pointed)] == bare
+    assert [*map(strip_vowel_points, pointed)] == bare
 
 
 LETTERS = st.characters(categories=["L", "N", "M"])
@@ -66,10 +66,10 @@ LETTERS = st.characters(categories=["L", "N", "M"])
 @given(parts=st.lists(st.text(LETTERS, min_size=1), min_size=1, max_size=6))
 def test_no_letter_is_lost_and_no_mark_separates(parts):
     text = " ".join(parts)
-    found = words(text)
-    assert [*map(words, parts)] == [words(f" {part}.") for part in parts]
+    found = split_words(text)
+    assert [*map(split_words, parts)] == [split_words(f" {part}.") for part in parts]
     letters = {c for c in unicodedata.normalize("NFKC", text) if c.isalnum()}
-    missing = letters - set("".join(found)) - {c for c in letters if words(c) != [c]}
+    missing = letters - set("".join(found)) - {c for c in letters if split_words(c) != [c]}
     assert not missing
 
 
@@ -77,4 +77,4 @@ def test_no_letter_is_lost_and_no_mark_separates(parts):
 def test_words_of_western_texts_are_runs_of_letters_without_accents(text):
     accents = re.compile("[\u0300-\u036f]")
     plain = unicodedata.normalize("NFKC", accents.sub("", unicodedata.normalize("NFKD", text)))
-    assert words(text) == re.findall(r"\w+", plain.lower())
+    assert split_words(text) == re.findall(r"\w+", plain.lower())

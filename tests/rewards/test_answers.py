@@ -3,11 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.rewards.answers import (
-    F1,
     RULES,
-    CoverEM,
+    CoverExactMatch,
     ExactMatch,
-    Format,
+    F1Reward,
+    FormatReward,
     cover_em,
     exact_match,
     f1,
@@ -89,7 +89,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 def test_rules_are_named_and_versioned() -> None:
     names = ["em/squad-6", "f1/squad-6", "cover_em/substring-6"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
-    assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
+    assert [ExactMatch.rule, F1Reward.rule, CoverExactMatch.rule] == names
 
 
 def test_rewards_score_a_group() -> None:
@@ -101,10 +101,12 @@ def test_rewards_score_a_group() -> None:
         Trajectory(Task("q", "who?", ()), answer="x", well_formed=True),
     ]
     assert ExactMatch()(group) == [1.0, 0.0, 0.0, None]
-    assert F1()(group) == [1.0, pytest.approx(0.8), 0.0, None]
-    assert CoverEM()(group) == [1.0, 0.0, 0.0, None]
-    assert Format()(group) == [1.0, 0.0, 0.0, 1.0]
-    names = [reward.name for reward in (ExactMatch(), F1(), CoverEM(), Format())]
+    assert F1Reward()(group) == [1.0, pytest.approx(0.8), 0.0, None]
+    assert CoverExactMatch()(group) == [1.0, 0.0, 0.0, None]
+    assert FormatReward()(group) == [1.0, 0.0, 0.0, 1.0]
+    names = [
+        reward.name for reward in (ExactMatch(), F1Reward(), CoverExactMatch(), FormatReward())
+    ]
     assert names == ["em", "f1", "cover_em", "format"]
 
 

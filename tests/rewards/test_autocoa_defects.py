@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.run import answer_rubric
+from fieldcraft.evals.evaluate import make_verdict_rubric
 from fieldcraft.rewards.answers import (
     RULES,
-    CoverEM,
+    CoverExactMatch,
     ExactMatch,
     RuleReward,
     cover_em,
@@ -22,12 +22,12 @@ from fieldcraft.rewards.answers import (
     f1,
 )
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Answer, Status, Task, Trajectory
 
 TOKENIZER = tiny_tokenizer()
-DIALECT = get_dialect("autocoa", TOKENIZER, instruction="")
+DIALECT = make_dialect("autocoa", TOKENIZER, instruction="")
 
 
 @tool
@@ -42,10 +42,10 @@ def search(query: str) -> str:
 
 def run(question: str, *turns: str) -> Trajectory:
     """A graded rollout in which the policy writes these turns; the gold answer is Oslo."""
-    env = ToolEnvironment(DIALECT, [search], Limits())
+    env = ToolEnvironment(DIALECT, [search], BudgetConfig())
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-    trajectory = asyncio.run(rollout(Task("q", question, ("Oslo",)), policy, env, "key"))
-    asyncio.run(answer_rubric().score([trajectory]))
+    trajectory = asyncio.run(run_rollout(Task("q", question, ("Oslo",)), policy, env, "key"))
+    asyncio.run(make_verdict_rubric().score([trajectory]))
     return trajectory
 
 
@@ -87,14 +87,14 @@ def test_an_answer_with_a_word_more_is_not_worse_than_a_shuffled_one() -> None:
 
 def test_one_rule_grades_training_and_evaluation() -> None:
     assert RULES[ExactMatch.rule] is exact_match
-    rewards = [reward for reward, _ in answer_rubric().rewards]
+    rewards = [reward for reward, _ in make_verdict_rubric().rewards]
     graded = [reward for reward in rewards if isinstance(reward, RuleReward)]
     assert [reward.rule for reward in graded] == list(RULES)
     # The same trajectory scores the same as a reward and in an evaluation.
     for prediction in ("the Oslo!", "in Oslo", "Bergen"):
         trajectories = [Trajectory(Task("q", "?", ("Oslo",)), answer=prediction) for _ in "ab"]
-        asyncio.run(Rubric([(ExactMatch(), 1.0), (CoverEM(), 1.0)]).score(trajectories[:1]))
-        asyncio.run(answer_rubric().score(trajectories[1:]))
+        asyncio.run(Rubric([(ExactMatch(), 1.0), (CoverExactMatch(), 1.0)]).score(trajectories[:1]))
+        asyncio.run(make_verdict_rubric().score(trajectories[1:]))
         assert trajectories[0].rewards.items() <= trajectories[1].rewards.items()
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.code_agents import (
-    AnswerFormat,
-    Executable,
-    PlusMinus,
-    ToolRL,
-    ToolRLExact,
-    ToolRLFormat,
+    ExecutablePenalty,
+    FormattedVerdictReward,
+    SignedVerdictReward,
+    ToolRLExactReward,
+    ToolRLFormatReward,
+    ToolRLReward,
 )
-from fieldcraft.types import Call, Outcome, Status, Task, Trajectory, UserError
+from fieldcraft.types import CallOutcome, CallRecord, Status, Task, Trajectory, UserError
 
 TASK = Task("q", "6 * 7?", ("42",))
 
@@ -27,7 +27,7 @@ def test_answer_times_format() -> None:
         *(answered("42"), answered("42", well_formed=False), answered("41"), answered(None)),
         answered("42", task=Task("q", "?", ())),
     ]
-    assert AnswerFormat(ExactMatch())(group) == [1.0, 0.0, 0.0, 0.0, None]
+    assert FormattedVerdictReward(ExactMatch())(group) == [1.0, 0.0, 0.0, 0.0, None]
 
 
 def test_plus_and_minus_one() -> None:
@@ -37,29 +37,29 @@ def test_plus_and_minus_one() -> None:
         answered(None),
         answered("42", task=Task("q", "?", ())),
     ]
-    assert PlusMinus(ExactMatch())(group) == [1.0, -1.0, -1.0, None]
+    assert SignedVerdictReward(ExactMatch())(group) == [1.0, -1.0, -1.0, None]
 
 
 @pytest.mark.parametrize(
     ("outcomes", "score"),
     [
         ([], 0.0),
-        ([Outcome.OK], 0.0),
-        ([Outcome.OK, Outcome.FAILED], -1.0),
-        ([Outcome.MALFORMED], -1.0),
-        ([Outcome.FAILED, Outcome.FAILED], -1.0),
-        ([Outcome.UNAVAILABLE, Outcome.REFUSED], 0.0),
+        ([CallOutcome.OK], 0.0),
+        ([CallOutcome.OK, CallOutcome.FAILED], -1.0),
+        ([CallOutcome.MALFORMED], -1.0),
+        ([CallOutcome.FAILED, CallOutcome.FAILED], -1.0),
+        ([CallOutcome.UNAVAILABLE, CallOutcome.REFUSED], 0.0),
     ],
 )
-def test_executable(outcomes: list[Outcome], score: float) -> None:
-    calls = [Call("python", {"code": "x"}, "", outcome, 0.0) for outcome in outcomes]
-    assert Executable()([Trajectory(TASK, calls=calls)]) == [score]
+def test_executable(outcomes: list[CallOutcome], score: float) -> None:
+    calls = [CallRecord("python", {"code": "x"}, "", outcome, 0.0) for outcome in outcomes]
+    assert ExecutablePenalty()([Trajectory(TASK, calls=calls)]) == [score]
 
 
 def toolrl(wanted: Any, made: list[tuple[str, dict[str, Any]]]) -> float | None:
-    calls = [Call(name, arguments, "", Outcome.OK, 0.0) for name, arguments in made]
+    calls = [CallRecord(name, arguments, "", CallOutcome.OK, 0.0) for name, arguments in made]
     meta = {} if wanted is None else {"calls": wanted}
-    [score] = ToolRL()([Trajectory(Task("q", "?", (), meta), calls=calls)])
+    [score] = ToolRLReward()([Trajectory(Task("q", "?", (), meta), calls=calls)])
     return score
 
 
@@ -118,7 +118,10 @@ def scores(gold: str, wanted: list[Any], answer: str | None, well_formed: bool) 
     """toolrl, toolrl_format and toolrl_exact of one rollout."""
     task = Task("q", "?", (gold,), {"calls": wanted})
     rollout = answered(answer, well_formed, task)
-    return [reward([rollout])[0] for reward in (ToolRL(), ToolRLFormat(), ToolRLExact())]
+    return [
+        reward([rollout])[0]
+        for reward in (ToolRLReward(), ToolRLFormatReward(), ToolRLExactReward())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,22 +172,24 @@ def test_toolrl_of_calls_that_ran() -> None:
     task = Task("q", "?", ("42",), {"calls": [call("f", a=1)]})
     ran = Trajectory(
         task,
-        calls=[Call("f", {"a": 1}, "42", Outcome.OK, 0.0)],
+        calls=[CallRecord("f", {"a": 1}, "42", CallOutcome.OK, 0.0)],
         answer="41",
         well_formed=True,
     )
-    failed = Trajectory(task, calls=[Call("", {}, "?", Outcome.MALFORMED, 0.0)], well_formed=True)
+    failed = Trajectory(
+        task, calls=[CallRecord("", {}, "?", CallOutcome.MALFORMED, 0.0)], well_formed=True
+    )
     group = [ran, failed]
-    assert ToolRL()(group) == [3.0, -3.0]
-    assert ToolRLFormat()(group) == [1.0, 1.0]
-    assert ToolRLExact()(group) == [1.0, 0.0]
+    assert ToolRLReward()(group) == [3.0, -3.0]
+    assert ToolRLFormatReward()(group) == [1.0, 1.0]
+    assert ToolRLExactReward()(group) == [1.0, 0.0]
     none_wanted = Task("q", "?", ("42",), {"calls": []})
     ran.task = none_wanted
     spared = Trajectory(none_wanted, answer="41", well_formed=True)
-    assert ToolRLExact()([ran, spared]) == [0.0, 1.0]
+    assert ToolRLExactReward()([ran, spared]) == [0.0, 1.0]
 
 
 def test_a_task_without_wanted_calls_is_not_gradable() -> None:
     rollout = answered(calls(F1), task=Task("q", "?", ()))
-    assert (ToolRL()([rollout]), ToolRLExact()([rollout])) == ([None], [None])
-    assert ToolRLFormat()([rollout]) == [1.0]  # nothing says which blocks are wanted
+    assert (ToolRLReward()([rollout]), ToolRLExactReward()([rollout])) == ([None], [None])
+    assert ToolRLFormatReward()([rollout]) == [1.0]  # nothing says which blocks are wanted

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.fences import blocks_in, program_of
+from fieldcraft.rewards.fences import extract_program, find_blocks
 
 ADD = "a, b = map(int, input().split())\n\nif a:\n    print(a + b)\nelse:\n\tprint(b)\n"
 OUTPUT = "For the input `2 3` it prints\n```\n5\n```\n"
@@ -41,7 +41,7 @@ def test_a_program_is_found_however_it_is_fenced(tag, fence, margin, before, aft
     end = fence if closed or after else ""
     block = textwrap.indent(f"{fence}{tag}\n{ADD}{end}", margin, lambda _: True)
     text = "\n".join(["So:", *before, block, *after]).replace("\n", ends)
-    assert str(program_of(text)).strip() == ADD.strip()
+    assert str(extract_program(text)).strip() == ADD.strip()
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_a_program_is_found_however_it_is_fenced(tag, fence, margin, before, aft
     ],
 )
 def test_the_program_among_other_text(answer):
-    assert str(program_of(answer)).strip() == ADD.strip()
+    assert str(extract_program(answer)).strip() == ADD.strip()
 
 
 def test_a_block_of_python_with_a_mistake_is_the_program_where_there_is_no_other():
-    assert program_of("```python\nprint(\n```\n```\n5\n```") == "print(\n"
+    assert extract_program("```python\nprint(\n```\n```\n5\n```") == "print(\n"
 
 
 def test_a_fence_in_a_string_of_the_program_is_part_of_it():
     program = 'def f():\n    """\n    ```\n    x\n    ```\n    """\n'
-    assert program_of(f"```python\n{program}```") == program
+    assert extract_program(f"```python\n{program}```") == program
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_fence_in_a_string_of_the_program_is_part_of_it():
     ["", "It cannot be done.", "Yes", "42", "```\n5\n```", "```bash\npython a.py\n```", "print("],
 )
 def test_answers_without_a_program(answer):
-    assert program_of(answer) is None
+    assert extract_program(answer) is None
 
 
 @given(text=st.text(alphabet="`~ >\n\tpy1.-x(", max_size=60))
 def test_any_text_has_blocks_or_none(text):
-    program_of(text)
-    assert all("\r" not in block.text for block in blocks_in(text))
+    extract_program(text)
+    assert all("\r" not in block.text for block in find_blocks(text))
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_any_text_has_blocks_or_none(text):
 )
 def test_a_program_that_is_not_in_a_fence_of_python(answer: str) -> None:
     program = "a, b = map(int, input().split())\nprint(a + b)\n"
-    found = program_of(answer.format(program))
+    found = extract_program(answer.format(program))
     assert found is not None
     assert found.strip() == program.strip()
 
 
 def test_signs_of_html_in_a_program_are_read() -> None:
-    found = program_of("<code>print(1 &lt; 2)</code>")
+    found = extract_program("<code>print(1 &lt; 2)</code>")
     assert found == "print(1 < 2)"
 
 
 def test_a_session_is_what_was_typed() -> None:
     session = "```pycon\n>>> for n in [1]:\n...     print(n)\n...\n1\n>>> print(2)\n2\n```"
-    assert program_of(session) == "for n in [1]:\n    print(n)\n\nprint(2)\n"
+    assert extract_program(session) == "for n in [1]:\n    print(n)\n\nprint(2)\n"

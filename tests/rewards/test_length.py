@@ -2,7 +2,7 @@
 
 import pytest
 
-from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
 
@@ -25,13 +25,15 @@ def rollout(*parts: list[Segment]) -> Trajectory:
     ("tokens", "score"), [(0, 0), (5, 0), (6, 0), (7, -0.25), (9, -0.75), (10, -1), (23, -1)]
 )
 def test_it_falls_in_a_straight_line(tokens: int, score: float) -> None:
-    assert SoftOverlong(limit=20, cache=4)([rollout(chain(10, tokens))]) == [pytest.approx(score)]
+    assert SoftOverlongPenalty(limit=20, cache=4)([rollout(chain(10, tokens))]) == [
+        pytest.approx(score)
+    ]
 
 
 def test_what_a_rollout_read_leaves_it_less_room() -> None:
     """Of a budget of 100 tokens the policy can write 30 beside a prompt of 20 and an observation of
     50: its own 30 tokens alone would never come near the limit."""
-    scores = SoftOverlong(limit=100, cache=20)(
+    scores = SoftOverlongPenalty(limit=100, cache=20)(
         [
             rollout(chain(20, 5, 50, 5)),  # 80 tokens: the room is just not touched
             rollout(chain(20, 5, 50, 10)),  # 85
@@ -45,4 +47,4 @@ def test_what_a_rollout_read_leaves_it_less_room() -> None:
 
 def test_of_a_folded_rollout_the_longest_chain_counts() -> None:
     short, long = chain(10, 40, 20), chain(30, 50, 10)
-    assert SoftOverlong(100, 20)([rollout(short, long), rollout(short, short)]) == [-0.5, 0]
+    assert SoftOverlongPenalty(100, 20)([rollout(short, long), rollout(short, short)]) == [-0.5, 0]

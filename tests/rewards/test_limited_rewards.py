@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from fieldcraft.config.sections import Limits
-from fieldcraft.records.waits import hearing_waits
-from fieldcraft.rewards import limited as module
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.records.waits import report_waits_to
+from fieldcraft.rewards import time_limits as module
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
-from fieldcraft.rewards.limited import LimitedReward, limited
-from fieldcraft.rewards.rubric import AskingReward, Rubric
-from fieldcraft.rewards.tool_cost import OtcPpo
+from fieldcraft.rewards.rubric import AsyncReward, Rubric
+from fieldcraft.rewards.time_limits import TimedGroupReward, with_time_limit
+from fieldcraft.rewards.tool_cost import OtcPpoReward
 from fieldcraft.types import Reward, Task, Trajectory, UserError
 
 TASK = Task("q", "?", ("Oslo",))
@@ -40,10 +40,10 @@ class Hangs(StatelessReward):
         return []
 
 
-class AsksForEver(AskingReward):
+class AsksForEver(AsyncReward):
     name = "asks"
 
-    async def ask(self, trajectory: Trajectory) -> float | None:
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None:
         return await asyncio.get_running_loop().create_future()
 
 
@@ -53,7 +53,7 @@ def group() -> list[Trajectory]:
 
 async def graded(rubric: Rubric) -> list[Trajectory]:
     done = group()
-    await rubric.prepare(done)
+    await rubric.score_async_rewards(done)
     await rubric.score(done)
     return done
 
@@ -62,7 +62,7 @@ def test_the_event_loop_goes_on_meanwhile():
     reward = Waits()
 
     async def both() -> list[Trajectory]:
-        grading = asyncio.create_task(graded(Rubric([(LimitedReward(reward, 300), 1.0)])))
+        grading = asyncio.create_task(graded(Rubric([(TimedGroupReward(reward, 300), 1.0)])))
         while not reward.asked.is_set():
             await asyncio.sleep(0)
         reward.go.set()  # which nobody else would
@@ -74,8 +74,8 @@ def test_the_event_loop_goes_on_meanwhile():
 @pytest.mark.parametrize("reward", [Hangs(), AsksForEver()], ids=["in a thread", "asking"])
 def test_one_that_hangs_grades_nothing_and_says_so(reward: Reward):
     lines: list[str] = []
-    with hearing_waits(lines.append):
-        rubric = Rubric([(ExactMatch(), 1.0), (limited(reward, 0.01), 0.5)])
+    with report_waits_to(lines.append):
+        rubric = Rubric([(ExactMatch(), 1.0), (with_time_limit(reward, 0.01), 0.5)])
         done = asyncio.run(graded(rubric))
     assert [(t.reward, t.rewards["em"], t.rewards[reward.name]) for t in done] == [
         (None, 1.0, None),
@@ -88,14 +88,16 @@ def test_one_that_hangs_grades_nothing_and_says_so(reward: Reward):
 
 
 def test_one_that_hangs_every_time_stops_the_run():
-    rubric = Rubric([(limited(Hangs(), 0.01), 1.0)])
+    rubric = Rubric([(with_time_limit(Hangs(), 0.01), 1.0)])
 
     async def several() -> None:
-        for _ in range(module.IN_A_ROW):
+        for _ in range(module.MAX_CONSECUTIVE_TIMEOUTS):
             await graded(rubric)
 
-    told = "the reward 'hangs' gave no score within 0.01 s, 3 times in a row: correct it, or raise"
-    with pytest.raises(UserError, match=told):
+    message = (
+        "the reward 'hangs' gave no score within 0.01 s, 3 times in a row: correct it, or raise"
+    )
+    with pytest.raises(UserError, match=message):
         asyncio.run(several())
 
 
@@ -108,17 +110,17 @@ def test_one_that_hangs_now_and_then_does_not():
             self.count += 1
             return super().__call__(group) if self.count % 2 else [1.0] * len(group)
 
-    reward = limited(Sometimes(), 300)
-    assert isinstance(reward, LimitedReward)
+    reward = with_time_limit(Sometimes(), 300)
+    assert isinstance(reward, TimedGroupReward)
 
     async def several() -> list[float | None]:
         found = []
-        for turn in range(2 * module.IN_A_ROW):
-            reward._patience.seconds = 300 if turn % 2 else 0.01
+        for turn in range(2 * module.MAX_CONSECUTIVE_TIMEOUTS):
+            reward._limit.seconds = 300 if turn % 2 else 0.01
             found += [t.reward for t in (await graded(Rubric([(reward, 1.0)])))[:1]]
         return found
 
-    assert asyncio.run(several()) == [None, 1.0] * module.IN_A_ROW
+    assert asyncio.run(several()) == [None, 1.0] * module.MAX_CONSECUTIVE_TIMEOUTS
 
 
 def test_a_mistake_of_its_own_is_told_as_ever():
@@ -127,11 +129,11 @@ def test_a_mistake_of_its_own_is_told_as_ever():
             raise TimeoutError("its own")
 
     with pytest.raises(UserError, match=r"the reward 'hangs' failed \(TimeoutError: its own"):
-        asyncio.run(graded(Rubric([(limited(Breaks(), 300), 1.0)])))
+        asyncio.run(graded(Rubric([(with_time_limit(Breaks(), 300), 1.0)])))
 
 
 def test_two_groups_are_never_scored_at_once():
-    class Alone(StatelessReward):
+    class SerialReward(StatelessReward):
         name = "alone"
         inside = 0
 
@@ -142,7 +144,7 @@ def test_two_groups_are_never_scored_at_once():
             return found
 
     async def several() -> list[list[Trajectory]]:
-        rubric = Rubric([(limited(Alone(), 300), 1.0)])
+        rubric = Rubric([(with_time_limit(SerialReward(), 300), 1.0)])
         return await asyncio.gather(*(graded(rubric) for _ in range(20)))
 
     assert {t.reward for done in asyncio.run(several()) for t in done} == {1.0}
@@ -152,8 +154,10 @@ def test_rewards_that_build_on_it_find_its_scores():
     """As OTC does, whose rewards price another one."""
     own = Waits()
     own.go.set()
-    inner = limited(own, 300)
-    rubric = Rubric([(inner, 0.0), (OtcPpo(inner, smoothing=float(Limits().max_calls)), 1.0)])
+    inner = with_time_limit(own, 300)
+    rubric = Rubric(
+        [(inner, 0.0), (OtcPpoReward(inner, smoothing=float(BudgetConfig().max_calls)), 1.0)]
+    )
     assert [t.reward for t in asyncio.run(graded(rubric))] == [0.5, 0.5]
 
 
@@ -166,7 +170,7 @@ def test_its_state_is_that_of_the_reward():
             self.seen = state["seen"]
 
     own = Counts()
-    limited(own, 1).load_state_dict(limited(own, 1).state_dict())
+    with_time_limit(own, 1).load_state_dict(with_time_limit(own, 1).state_dict())
     assert own.seen == 3
 
 
@@ -174,7 +178,7 @@ def test_it_is_used_from_loops_that_come_and_go():
     """Also where groups wait for their turn, which ties a lock of asyncio to its loop."""
     own = Waits()
     own.go.set()
-    rubric = Rubric([(limited(own, 300), 1.0)])
+    rubric = Rubric([(with_time_limit(own, 300), 1.0)])
 
     async def several() -> None:
         await asyncio.gather(*(graded(rubric) for _ in range(3)))

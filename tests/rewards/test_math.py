@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from fieldcraft.rewards.math_pool import MathPool
-from fieldcraft.rewards.mathematics import Math
+from fieldcraft.rewards.math_pool import MathGraderPool
+from fieldcraft.rewards.mathematics import MathReward
 from fieldcraft.types import Status, Task, Trajectory
 
 TOWER = "9^{9^{9^{9}}}"  # sympy does not come to an end
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[MathPool]:
-    found = MathPool(workers=1, seconds=2.0)
+def pool() -> Iterator[MathGraderPool]:
+    found = MathGraderPool(workers=1, seconds=2.0)
     yield found
     found.close()
 
 
-def graded(pool: MathPool, gold: str, answer: str) -> float | None:
+def graded(pool: MathGraderPool, gold: str, answer: str) -> float | None:
     return pool.submit([gold], answer).result()
 
 
@@ -44,32 +44,36 @@ def graded(pool: MathPool, gold: str, answer: str) -> float | None:
         ("33", "033", 1.0),  # as AIME writes answers
     ],
 )
-def test_answers_that_mean_the_same(pool: MathPool, gold: str, answer: str, score: float) -> None:
+def test_answers_that_mean_the_same(
+    pool: MathGraderPool, gold: str, answer: str, score: float
+) -> None:
     assert graded(pool, gold, answer) == score
 
 
 @pytest.mark.long
-def test_an_answer_that_never_ends_is_wrong_and_the_next_one_is_graded(pool: MathPool) -> None:
+def test_an_answer_that_never_ends_is_wrong_and_the_next_one_is_graded(
+    pool: MathGraderPool,
+) -> None:
     assert graded(pool, "18", TOWER) == 0.0
     assert graded(pool, "18", "18.0") == 1.0
 
 
-def test_gold_answers_that_cannot_be_read_are_not_gradable(pool: MathPool) -> None:
+def test_gold_answers_that_cannot_be_read_are_not_gradable(pool: MathGraderPool) -> None:
     assert graded(pool, "", "5") is None
 
 
-def test_a_worker_that_is_killed_from_outside_is_replaced(pool: MathPool) -> None:
+def test_a_worker_that_is_killed_from_outside_is_replaced(pool: MathGraderPool) -> None:
     assert graded(pool, "18", "18.0") == 1.0
-    worker = pool.processes._idle.get()
+    worker = pool.pool._idle.get()
     os.kill(worker._process.pid, signal.SIGKILL)
-    pool.processes._idle.put(worker)
+    pool.pool._idle.put(worker)
     assert graded(pool, "18", "18.0") == 1.0
     assert worker._process.returncode == -signal.SIGKILL
 
 
 def score(answer: str | None, *golds: str) -> float | None:
     trajectory = Trajectory(Task("q", "?", golds), status=Status.ANSWERED, answer=answer)
-    return asyncio.run(Math().ask(trajectory))
+    return asyncio.run(MathReward().score_trajectory(trajectory))
 
 
 def test_the_reward() -> None:

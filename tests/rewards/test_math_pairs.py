@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.math_equality import equal
+from fieldcraft.rewards.math_equality import is_equivalent
 from fieldcraft.rewards.math_numerals import _SMALL as SMALL
 from fieldcraft.rewards.math_numerals import _TENS as TENS
-from fieldcraft.rewards.math_numerals import value_of_words
-from fieldcraft.rewards.math_reading import read, rewritten
+from fieldcraft.rewards.math_numerals import parse_number_words
+from fieldcraft.rewards.math_parser import parse_math, rewrite_for_math_verify
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own limits of time are off
@@ -22,7 +22,7 @@ few = settings(max_examples=25, deadline=None)
 
 
 def same(gold: str, answer: str) -> bool:
-    return equal(read(gold), read(answer))
+    return is_equivalent(parse_math(gold), parse_math(answer))
 
 
 EQUAL = [
@@ -354,8 +354,8 @@ def test_decimals_beside_decimals_are_exact(number, apart, places):
 
 @given(number=st.integers(0, 10**9))
 def test_numbers_in_words(number):
-    assert value_of_words(in_words(number)) == number
-    assert value_of_words(in_words(number).replace("-", " ").capitalize()) == number
+    assert parse_number_words(in_words(number)) == number
+    assert parse_number_words(in_words(number).replace("-", " ").capitalize()) == number
 
 
 def in_words(number):
@@ -376,13 +376,13 @@ def in_words(number):
 
 @given(text=st.text(alphabet="two and-minus1 ", max_size=12))
 def test_other_text_is_no_number_in_words(text):
-    value = value_of_words(text)
+    value = parse_number_words(text)
     assert value is None or in_words(abs(value)).split("-")[0] in text
 
 
 @pytest.mark.parametrize("text", ["x_1", "1112112_3", "e^{2}", "x1e5", "5 cm", "(1, 200)", "a_100"])
 def test_other_mathematics_is_not_rewritten(text):
-    assert rewritten(text) == text
+    assert rewrite_for_math_verify(text) == text
 
 
 @pytest.mark.long

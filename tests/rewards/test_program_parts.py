@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.rewards.fences import program_of
+from fieldcraft.rewards.fences import extract_program
 
 STATEMENTS = [
     "from __future__ import annotations",
@@ -28,7 +28,7 @@ def fenced(code: str, tag: str = "python") -> str:
 
 
 def printed(answer: str) -> str:
-    code = program_of(answer)
+    code = extract_program(answer)
     assert code is not None
     out = io.StringIO()
     with redirect_stdout(out):
@@ -88,4 +88,4 @@ def test_which_blocks_make_up_the_program(blocks: list[str], output: str) -> Non
 
 def test_what_a_prelude_defines_is_looked_for_nowhere() -> None:
     code = "def f(values: List[int]) -> int:\n    return math.prod(values)\n"
-    assert program_of(f"{fenced('print(1)')}\n{fenced(code)}") == f"{code}\n"
+    assert extract_program(f"{fenced('print(1)')}\n{fenced(code)}") == f"{code}\n"

@@ -7,10 +7,10 @@ import pytest
 
 from fieldcraft.rewards.programs import (
     ProgramReward,
-    StdinTests,
-    UnitTests,
-    program_figures,
-    same_output,
+    StdinTestReward,
+    UnitTestReward,
+    compute_program_metrics,
+    is_same_output,
 )
 from fieldcraft.types import Status, Task, Trajectory, UserError
 from unguarded import Unguarded
@@ -18,7 +18,9 @@ from unguarded import Unguarded
 
 def score(reward: ProgramReward, answer: str | None, **meta: Any) -> float | None:
     task = Task("q", "?", (), meta)
-    return asyncio.run(reward.ask(Trajectory(task, status=Status.ANSWERED, answer=answer)))
+    return asyncio.run(
+        reward.score_trajectory(Trajectory(task, status=Status.ANSWERED, answer=answer))
+    )
 
 
 TWICE = "def twice(n):\n    return 2 * n"
@@ -40,7 +42,7 @@ TWICE = "def twice(n):\n    return 2 * n"
 )
 def test_unit_tests(answer: str | None, expected: float) -> None:
     tests = ["assert twice(2) == 4", "assert twice(-1) == -2"]
-    assert score(UnitTests(Unguarded()), answer, unit_tests=tests) == expected
+    assert score(UnitTestReward(Unguarded()), answer, unit_tests=tests) == expected
 
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
@@ -58,19 +60,19 @@ ADD = "a, b = map(int, input().split())\nprint(a + b)"
 def test_stdin_tests_end_with_the_first_that_fails(answer: str, runs: int, expected: float) -> None:
     tests = [{"input": f"{n} 2\n", "output": f"{n + 2}\n"} for n in (1, 2, 3)]
     runner = Unguarded()
-    assert score(StdinTests(runner), answer, stdin_tests=tests) == expected
+    assert score(StdinTestReward(runner), answer, stdin_tests=tests) == expected
     assert runner.inputs == [test["input"] for test in tests[:runs]]
 
 
 def test_a_task_without_tests_cannot_be_graded() -> None:
-    assert score(UnitTests(Unguarded()), TWICE) is None
-    assert score(StdinTests(Unguarded()), ADD, stdin_tests=[]) is None
+    assert score(UnitTestReward(Unguarded()), TWICE) is None
+    assert score(StdinTestReward(Unguarded()), ADD, stdin_tests=[]) is None
 
 
 @pytest.mark.parametrize("tests", [["x", 1], 5, {"input": "x"}])
 def test_tests_that_are_none_are_refused(tests: Any) -> None:
     with pytest.raises(UserError, match="unit_tests of task 'q' cannot be run"):
-        score(UnitTests(Unguarded()), TWICE, unit_tests=tests)
+        score(UnitTestReward(Unguarded()), TWICE, unit_tests=tests)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_tests_that_are_none_are_refused(tests: Any) -> None:
     ],
 )
 def test_same_output(printed: str, wanted: str, same: bool) -> None:
-    assert same_output(printed, wanted) is same
+    assert is_same_output(printed, wanted) is same
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_the_rate_of_answers_without_a_program(answers: list[str | None], rate: 
     task = Task("q", "?", ("A",))
     others = [Trajectory(task, answer="A", rewards={"em": 1.0, "unit_tests": None})]
     graded = [Trajectory(task, answer=a, rewards={"unit_tests": 0.0}) for a in answers]
-    assert program_figures(others + graded).get("no_program_rate") == rate
+    assert compute_program_metrics(others + graded).get("no_program_rate") == rate
 
 
 @pytest.mark.parametrize(
@@ -118,11 +120,11 @@ def test_the_rate_of_answers_without_a_program(answers: list[str | None], rate: 
 def test_a_prelude_runs_before_the_program(program: str) -> None:
     tests = ["assert f([2, 3]) == 6"]
     prelude = "import math\nfrom typing import *"
-    assert score(UnitTests(Unguarded()), program, unit_tests=tests, prelude=prelude) == 1.0
-    assert score(UnitTests(Unguarded()), program, unit_tests=tests) == 0.0
+    assert score(UnitTestReward(Unguarded()), program, unit_tests=tests, prelude=prelude) == 1.0
+    assert score(UnitTestReward(Unguarded()), program, unit_tests=tests) == 0.0
 
 
 def test_a_prelude_passes_no_program_that_fails() -> None:
     kept = {"unit_tests": ["assert f(1) == 2"], "prelude": "def f(n):\n    return 2"}
-    assert score(UnitTests(Unguarded()), "def f(n):\n    return 3", **kept) == 0.0
-    assert score(UnitTests(Unguarded()), "def f(n):\n    return (", **kept) == 0.0
+    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return 3", **kept) == 0.0
+    assert score(UnitTestReward(Unguarded()), "def f(n):\n    return (", **kept) == 0.0

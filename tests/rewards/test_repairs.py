@@ -3,11 +3,11 @@
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.repairs import Repair
-from fieldcraft.types import Call, Outcome, Status, Task, Trajectory
+from fieldcraft.rewards.repairs import RepairReward
+from fieldcraft.types import CallOutcome, CallRecord, Status, Task, Trajectory
 
 TASK = Task("q", "Who?", ("Kalo",))
-OK, FAILED, MALFORMED = Outcome.OK, Outcome.FAILED, Outcome.MALFORMED
+OK, FAILED, MALFORMED = CallOutcome.OK, CallOutcome.FAILED, CallOutcome.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -19,20 +19,22 @@ OK, FAILED, MALFORMED = Outcome.OK, Outcome.FAILED, Outcome.MALFORMED
         ([FAILED, OK], 1),
         ([MALFORMED, OK], 1),
         ([OK, FAILED], 0),
-        ([Outcome.REFUSED, OK], 0),
+        ([CallOutcome.REFUSED, OK], 0),
         ([FAILED, FAILED, OK], 1),
     ],
 )
-def test_a_failed_call_that_is_followed_by_a_good_one(outcomes: list[Outcome], score: int) -> None:
-    calls = [Call("python", {}, "", outcome, 0.0) for outcome in outcomes]
+def test_a_failed_call_that_is_followed_by_a_good_one(
+    outcomes: list[CallOutcome], score: int
+) -> None:
+    calls = [CallRecord("python", {}, "", outcome, 0.0) for outcome in outcomes]
     right, wrong = (
         Trajectory(TASK, calls=calls, status=Status.ANSWERED, answer=answer)
         for answer in ("Kalo", "Brin")
     )
-    assert Repair(ExactMatch())([right, wrong]) == [score, 0]
+    assert RepairReward(ExactMatch())([right, wrong]) == [score, 0]
 
 
 def test_another_tool_repairs_nothing() -> None:
-    calls = [Call("python", {}, "", FAILED, 0.0), Call("search", {}, "", OK, 0.0)]
+    calls = [CallRecord("python", {}, "", FAILED, 0.0), CallRecord("search", {}, "", OK, 0.0)]
     found = Trajectory(TASK, calls=calls, status=Status.ANSWERED, answer="Kalo")
-    assert Repair(ExactMatch())([found]) == [0]
+    assert RepairReward(ExactMatch())([found]) == [0]

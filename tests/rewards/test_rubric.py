@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.evals.run import answer_rubric
-from fieldcraft.rewards.answers import ExactMatch, Format, StatelessReward
-from fieldcraft.rewards.code_agents import PlusMinus
-from fieldcraft.rewards.mathematics import Math
-from fieldcraft.rewards.rubric import AskingReward, Graded, Rubric
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.evals.evaluate import make_verdict_rubric
+from fieldcraft.rewards.answers import ExactMatch, FormatReward, StatelessReward
+from fieldcraft.rewards.code_agents import SignedVerdictReward
+from fieldcraft.rewards.mathematics import MathReward
+from fieldcraft.rewards.rubric import AsyncReward, GradingCounts, Rubric
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -42,20 +42,20 @@ def test_weighted_sum_with_its_parts() -> None:
         Trajectory(TASK, answer="Oslo"),
         Trajectory(TASK, answer="Bergen", well_formed=True),
     ]
-    counts = asyncio.run(Rubric([(ExactMatch(), 1.0), (Format(), 0.25)]).score(group))
+    counts = asyncio.run(Rubric([(ExactMatch(), 1.0), (FormatReward(), 0.25)]).score(group))
     assert [t.rewards for t in group] == [
         {"em": 1.0, "format": 1.0},
         {"em": 1.0, "format": 0.0},
         {"em": 0.0, "format": 1.0},
     ]
     assert [t.reward for t in group] == [1.25, 1.0, 0.25]
-    assert counts == Graded(graded=3, ungradable=0, errors=0)
+    assert counts == GradingCounts(graded=3, ungradable=0, errors=0)
 
 
 def test_none_is_not_zero() -> None:
     group = [Trajectory(TASK), Trajectory(TASK)]
     rubric = Rubric([(Fixed("a", [1.0, None]), 2.0), (Fixed("b", [0.5, 0.5]), 1.0)])
-    assert asyncio.run(rubric.score(group)) == Graded(graded=1, ungradable=1, errors=0)
+    assert asyncio.run(rubric.score(group)) == GradingCounts(graded=1, ungradable=1, errors=0)
     assert [t.reward for t in group] == [2.5, None]
     assert group[1].rewards == {"a": None, "b": 0.5}
 
@@ -63,7 +63,7 @@ def test_none_is_not_zero() -> None:
 def test_weight_zero_records_only() -> None:
     group = [Trajectory(TASK)]
     rubric = Rubric([(Fixed("a", [1.0]), 1.0), (Fixed("b", [None]), 0.0)])
-    assert asyncio.run(rubric.score(group)) == Graded(graded=1, ungradable=0, errors=0)
+    assert asyncio.run(rubric.score(group)) == GradingCounts(graded=1, ungradable=0, errors=0)
     assert (group[0].reward, group[0].rewards) == (1.0, {"a": 1.0, "b": None})
 
 
@@ -71,7 +71,7 @@ def test_errors_are_neither_seen_nor_graded() -> None:
     reward = Fixed("a", [1.0])
     broken = Trajectory(TASK, status=Status.ERROR, rewards={"a": 1.0}, reward=1.0)
     group = [broken, Trajectory(TASK)]
-    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == Graded(
+    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == GradingCounts(
         graded=1, ungradable=0, errors=1
     )
     assert reward.seen == 1
@@ -82,7 +82,7 @@ def test_errors_are_neither_seen_nor_graded() -> None:
 def test_group_of_errors_only() -> None:
     reward = Fixed("a", [])
     group = [Trajectory(TASK, status=Status.ERROR)]
-    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == Graded(
+    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == GradingCounts(
         graded=0, ungradable=0, errors=1
     )
     assert reward.seen == 0
@@ -119,7 +119,7 @@ def test_rubrics_that_make_no_sense_are_refused() -> None:
         Rubric([(ExactMatch(), math.nan)])
 
 
-class Asking(AskingReward):
+class BarrierReward(AsyncReward):
     """Says how long an answer is, once as many have asked as there are sound trajectories."""
 
     name = "asked"
@@ -127,7 +127,7 @@ class Asking(AskingReward):
     def __init__(self, parties: int) -> None:
         self.all_here = asyncio.Barrier(parties)
 
-    async def ask(self, trajectory: Trajectory) -> float | None:
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None:
         await self.all_here.wait()
         return None if trajectory.answer is None else float(len(trajectory.answer))
 
@@ -139,9 +139,9 @@ def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
         Trajectory(TASK),
         Trajectory(TASK, answer="Bergen"),
     ]
-    rubric = Rubric([(Asking(parties=3), 0.5), (ExactMatch(), 1.0)])
-    asyncio.run(asyncio.wait_for(rubric.prepare(group), timeout=300))
-    assert asyncio.run(rubric.score(group)) == Graded(graded=2, ungradable=1, errors=1)
+    rubric = Rubric([(BarrierReward(parties=3), 0.5), (ExactMatch(), 1.0)])
+    asyncio.run(asyncio.wait_for(rubric.score_async_rewards(group), timeout=300))
+    assert asyncio.run(rubric.score(group)) == GradingCounts(graded=2, ungradable=1, errors=1)
     assert [t.rewards["asked"] for t in group] == [4.0, None, None, 6.0]
     assert [t.reward for t in group] == [3.0, None, None, 3.0]
     assert rubric.state_dict() == {"asked": {}, "em": {}}
@@ -163,26 +163,28 @@ class Numeric(StatelessReward):
 def test_the_reward_that_a_rubric_names_says_what_is_right() -> None:
     task = Task("q", "?", ("0.5",))
     group = [Trajectory(task, answer=answer) for answer in ("0.50", "1", None)]
-    asyncio.run(answer_rubric(correct=Numeric()).score(group))
-    assert [t.right for t in group] == [True, False, None]
+    asyncio.run(make_verdict_rubric(verdict_reward=Numeric()).score(group))
+    assert [t.is_correct for t in group] == [True, False, None]
     assert [t.reward for t in group] == [1.0, 0.0, None]
     assert [t.rewards["em"] for t in group] == [0.0, 0.0, 0.0]
-    asyncio.run(answer_rubric().score(group))
-    assert [t.right for t in group] == [False, False, False]
+    asyncio.run(make_verdict_rubric().score(group))
+    assert [t.is_correct for t in group] == [False, False, False]
 
 
 def test_rewards_are_built_on_the_one_that_says_what_is_right() -> None:
     stage = Rl.model_validate(
         {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "rewards": {"plus_minus": 1.0}}
     )
-    made = {r.name: (r, w) for r, w in make_rubric(stage, Limits(), correct="math").rewards}
-    assert isinstance(made["math"][0], Math)
+    made = {
+        r.name: (r, w) for r, w in make_rubric(stage, BudgetConfig(), verdict_name="math").rewards
+    }
+    assert isinstance(made["math"][0], MathReward)
     assert made["math"][1] == 0.0  # looked at, not rewarded itself
     rewarded = made["plus_minus"][0]
-    assert isinstance(rewarded, PlusMinus)
+    assert isinstance(rewarded, SignedVerdictReward)
     assert rewarded.correct is made["math"][0]
 
 
 def test_a_weighted_score_is_no_verdict() -> None:
     with pytest.raises(ValueError, match="must be from 0 to 1"):
-        _ = Trajectory(Task("q", "?", ()), rewards={"em": 2.0}).right
+        _ = Trajectory(Task("q", "?", ()), rewards={"em": 2.0}).is_correct

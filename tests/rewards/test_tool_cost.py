@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.algos.advantages import deviation, mean_of_group
-from fieldcraft.rewards.answers import F1, ExactMatch, Format
+from fieldcraft.algos.advantages import group_mean_baseline, group_std
+from fieldcraft.rewards.answers import ExactMatch, F1Reward, FormatReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rewards.tool_cost import CALLS, OtcGrpo, OtcPpo, WeightedSum, tool_reward
+from fieldcraft.rewards.tool_cost import (
+    CALL_COUNT,
+    OtcGrpoReward,
+    OtcPpoReward,
+    WeightedSumReward,
+    compute_tool_reward,
+)
 from fieldcraft.types import (
     Author,
-    Call,
-    Outcome,
+    CallOutcome,
+    CallRecord,
     Segment,
     Status,
     Task,
@@ -29,7 +35,7 @@ TASK = Task("q", "Who?", ("Kalo",))
 
 def done(calls: int, answer: str | None = "Kalo", task: Task = TASK) -> Trajectory:
     """A rollout with so many executed calls."""
-    made = [Call("search", {}, "", Outcome.OK, 0.0) for _ in range(calls)]
+    made = [CallRecord("search", {}, "", CallOutcome.OK, 0.0) for _ in range(calls)]
     return Trajectory(task, calls=made, status=Status.ANSWERED, answer=answer)
 
 
@@ -45,8 +51,8 @@ def paid(
     return made
 
 
-def otc_grpo(smoothing: float = 4.0) -> OtcGrpo:
-    return OtcGrpo(ExactMatch(), smoothing)
+def otc_grpo(smoothing: float = 4.0) -> OtcGrpoReward:
+    return OtcGrpoReward(ExactMatch(), smoothing)
 
 
 # -- the paper's table --------------------------------------------------------------------------
@@ -66,7 +72,7 @@ def otc_grpo(smoothing: float = 4.0) -> OtcGrpo:
 def test_tool_rewards_by_the_number_of_calls(
     fewest: int | None, smoothing: float, rewards: list[float]
 ) -> None:
-    found = [tool_reward(calls, fewest, smoothing) for calls in range(6)]
+    found = [compute_tool_reward(calls, fewest, smoothing) for calls in range(6)]
     assert found == pytest.approx(rewards, abs=5e-5)
 
 
@@ -79,12 +85,12 @@ def test_the_three_branches_of_equation_6(m: int, n: int, c: float) -> None:
     else:
         f = 2 * n * m / (m + n)
         expected = math.sin(f * math.pi / (2 * n))
-    assert tool_reward(m, n, c) == pytest.approx(expected, abs=1e-12)
-    assert 0 <= tool_reward(m, n, c) <= 1
+    assert compute_tool_reward(m, n, c) == pytest.approx(expected, abs=1e-12)
+    assert 0 <= compute_tool_reward(m, n, c) <= 1
 
 
 def test_otc_ppo_needs_no_group_and_remembers_nothing() -> None:
-    reward = OtcPpo(ExactMatch(), 4.0)
+    reward = OtcPpoReward(ExactMatch(), 4.0)
     assert reward([done(2)]) == [pytest.approx(0.5**0.5)]
     assert reward([done(0), done(4), done(0, "no")]) == pytest.approx([1, 0.5, 0])
     assert reward.state_dict() == {}
@@ -104,33 +110,33 @@ def test_trap_n_is_zero() -> None:
     """A question that was once answered without a call: not calling is best and nothing is 0."""
     reward = otc_grpo()
     assert reward([done(0), done(1), done(2)]) == pytest.approx([1, 0.8660, 0.7071], abs=5e-5)
-    assert reward.least == {"q": 0}
+    assert reward.min_costs == {"q": 0}
 
 
 def test_trap_a_stale_n_would_give_the_best_rollout_nothing() -> None:
     """The first right answer without a call lowers n before it is scored, and gets 1."""
     reward = otc_grpo()
     reward([done(2), done(3)])
-    assert reward.least == {"q": 2}
-    assert tool_reward(0, 2, 4.0) == 0  # what it would get against the stored n
+    assert reward.min_costs == {"q": 2}
+    assert compute_tool_reward(0, 2, 4.0) == 0  # what it would get against the stored n
     assert reward([done(0), done(2)]) == pytest.approx([1, 0.5**0.5])
-    assert reward.least == {"q": 0}
+    assert reward.min_costs == {"q": 0}
 
 
 def test_trap_no_correct_rollout_and_no_stored_n() -> None:
     reward = otc_grpo()
     assert reward([done(0, "no"), done(3, None)]) == [0, 0]
-    assert reward.least == {}
+    assert reward.min_costs == {}
     # a partly right answer keeps its score, whatever it cost, and is no evidence for n
-    partly = OtcGrpo(F1(), 4.0)
+    partly = OtcGrpoReward(F1Reward(), 4.0)
     assert partly([done(0, "Kalo Ser"), done(3, "Kalo Ser")]) == [pytest.approx(2 / 3)] * 2
-    assert partly.least == {}
+    assert partly.min_costs == {}
 
 
 def test_trap_wrong_rollouts_do_not_lower_n() -> None:
     reward = otc_grpo()
     assert reward([done(2), done(0, "no")]) == [1, 0]
-    assert reward.least == {"q": 2}
+    assert reward.min_costs == {"q": 2}
 
 
 def test_trap_groups_in_which_all_are_right_still_teach() -> None:
@@ -138,7 +144,7 @@ def test_trap_groups_in_which_all_are_right_still_teach() -> None:
 
     def advantages(rewards: Sequence[float | None]) -> list[float]:
         known = [r for r in rewards if r is not None]
-        return [(r - mean_of_group(known)[0]) / deviation(known) for r in known]
+        return [(r - group_mean_baseline(known)[0]) / group_std(known) for r in known]
 
     found = advantages(otc_grpo()([done(1), done(1), done(1), done(1), done(2)]))
     assert found == pytest.approx([0.5] * 4 + [-2.0], abs=1e-3)
@@ -149,15 +155,15 @@ def test_trap_calls_written_but_not_executed_do_not_count() -> None:
     """Over the budget, or no call at all: nothing was run. A failed call was paid for."""
     written = done(1)
     written.calls += [
-        Call("search", {}, "", Outcome.REFUSED, 0.0),
-        Call("", {}, "the query is empty", Outcome.MALFORMED, 0.0),
+        CallRecord("search", {}, "", CallOutcome.REFUSED, 0.0),
+        CallRecord("", {}, "the query is empty", CallOutcome.MALFORMED, 0.0),
     ]
     assert otc_grpo()([written]) == [1.0]
     reward = otc_grpo()
     failed = done(1)
-    failed.calls.append(Call("search", {}, "no server", Outcome.FAILED, 0.0))
+    failed.calls.append(CallRecord("search", {}, "no server", CallOutcome.FAILED, 0.0))
     assert reward([done(1), failed]) == pytest.approx([1, 0.8660254])
-    assert (written.executed_calls, failed.executed_calls) == (1, 2)
+    assert (written.num_executed_calls, failed.num_executed_calls) == (1, 2)
 
 
 def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
@@ -168,7 +174,7 @@ def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
     assert reward([done(1)]) == [1]
     assert reward([done(3, task=other)]) == [1]
     assert reward([done(2), done(2)]) == pytest.approx([0.8660254] * 2)
-    assert reward.least == {"q": 1, "p": 3}
+    assert reward.min_costs == {"q": 1, "p": 3}
 
 
 def test_trap_the_store_goes_on_after_a_restart() -> None:
@@ -187,7 +193,7 @@ def test_trap_the_store_goes_on_after_a_restart() -> None:
 
 def test_what_cannot_be_graded_has_no_reward_and_says_nothing_about_n() -> None:
     unknown = Task("u", "Who?", ())
-    for reward in (otc_grpo(), OtcPpo(ExactMatch(), 4.0)):
+    for reward in (otc_grpo(), OtcPpoReward(ExactMatch(), 4.0)):
         assert reward([done(1, task=unknown)]) == [None]
         assert not reward.state_dict().get("fewest")
 
@@ -200,21 +206,21 @@ def test_m_and_n_are_sums_of_costs() -> None:
     reward = otc_grpo()
     found = reward([paid(1.0, 0.5), paid(3.0), paid(4.0, 0.5), paid(0.25, answer="no")])
     assert found == pytest.approx([1, math.sin(2 * math.pi / 3), math.sqrt(0.5), 0])
-    assert reward.least == {"q": 1.5}
+    assert reward.min_costs == {"q": 1.5}
 
 
 def test_one_expensive_call_is_worse_than_two_cheap_ones_by_cost_and_better_by_calls() -> None:
     group = [paid(4.0), paid(1.0, 1.0)]
     assert otc_grpo()(group) == pytest.approx([math.sin(4 * math.pi / 6), 1])
-    by_calls = OtcGrpo(ExactMatch(), 4.0, measure=CALLS)
+    by_calls = OtcGrpoReward(ExactMatch(), 4.0, measure=CALL_COUNT)
     assert by_calls(group) == pytest.approx([1, math.sin(2 * math.pi / 3)])
 
 
 def test_free_calls_cost_nothing_and_failed_ones_were_paid_for() -> None:
     failed = paid(2.0)
-    failed.calls[0].outcome = Outcome.FAILED
+    failed.calls[0].outcome = CallOutcome.FAILED
     refused = paid(2.0)
-    refused.calls[0].outcome = Outcome.REFUSED
+    refused.calls[0].outcome = CallOutcome.REFUSED
     assert otc_grpo()([paid(0.0, 0.0), failed, refused]) == pytest.approx(
         [1, math.cos(2 * math.pi / 8), 1]
     )
@@ -225,8 +231,8 @@ def test_tokens_are_priced_as_calls_are() -> None:
     group = [paid(1.0, tokens=500, token_cost=2.0), paid(tokens=500, token_cost=2.0)]
     reward = otc_grpo()
     assert reward(group) == pytest.approx([math.sin(2 * math.pi / 3), 1])
-    assert reward.least == {"q": 1.0}
-    assert OtcPpo(ExactMatch(), 4.0)(group) == pytest.approx(
+    assert reward.min_costs == {"q": 1.0}
+    assert OtcPpoReward(ExactMatch(), 4.0)(group) == pytest.approx(
         [math.cos(2 * math.pi / 8), math.cos(math.pi / 6)]
     )
 
@@ -234,8 +240,12 @@ def test_tokens_are_priced_as_calls_are() -> None:
 @given(st.floats(0.01, 50), st.floats(0, 200), st.floats(0.1, 20), st.floats(0.01, 30))
 def test_the_unit_of_costs_does_not_matter(n: float, more: float, unit: float, c: float) -> None:
     m = n + more
-    assert tool_reward(m * unit, n * unit, c) == pytest.approx(tool_reward(m, n, c), abs=1e-9)
-    assert tool_reward(m * unit, None, c * unit) == pytest.approx(tool_reward(m, None, c), abs=1e-9)
+    assert compute_tool_reward(m * unit, n * unit, c) == pytest.approx(
+        compute_tool_reward(m, n, c), abs=1e-9
+    )
+    assert compute_tool_reward(m * unit, None, c * unit) == pytest.approx(
+        compute_tool_reward(m, None, c), abs=1e-9
+    )
 
 
 # -- r_phi as a sum -------------------------------------------------------------------------------
@@ -247,8 +257,10 @@ def in_form(calls: int, answer: str, well_formed: bool) -> Trajectory:
     return made
 
 
-def with_format() -> OtcGrpo:
-    return OtcGrpo(ExactMatch(), 4.0, WeightedSum([(ExactMatch(), 1.0), (Format(), 0.2)]))
+def with_format() -> OtcGrpoReward:
+    return OtcGrpoReward(
+        ExactMatch(), 4.0, WeightedSumReward([(ExactMatch(), 1.0), (FormatReward(), 0.2)])
+    )
 
 
 def test_the_product_is_of_the_whole_sum() -> None:
@@ -261,11 +273,11 @@ def test_where_nobody_was_right_form_is_worth_as_much_with_calls_as_without() ->
     """By the cosine a wrong answer would be worth more the less it was looked for."""
     group = [in_form(0, "no", True), in_form(3, "no", True), in_form(0, "no", False)]
     assert with_format()(group) == pytest.approx([0.2, 0.2, 0])
-    assert OtcPpo(with_format().priced, 4.0)(group)[1] == pytest.approx(0.2 * 0.5877853)
+    assert OtcPpoReward(with_format().priced, 4.0)(group)[1] == pytest.approx(0.2 * 0.5877853)
 
 
 def test_a_sum_cannot_be_graded_if_a_part_cannot_and_never_falls_below_0() -> None:
-    parts = WeightedSum([(ExactMatch(), 1.0), (Format(), 0.2)])
+    parts = WeightedSumReward([(ExactMatch(), 1.0), (FormatReward(), 0.2)])
     assert parts([done(0, task=Task("u", "Who?", ()))]) == [None]
 
     class Negative(ExactMatch):
@@ -273,4 +285,4 @@ def test_a_sum_cannot_be_graded_if_a_part_cannot_and_never_falls_below_0() -> No
             return [-0.5] * len(group)
 
     with pytest.raises(UserError, match=r"'em', which gave -0\.5"):
-        WeightedSum([(Negative(), 1.0)])([done(0)])
+        WeightedSumReward([(Negative(), 1.0)])([done(0)])

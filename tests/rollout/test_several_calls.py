@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.rag import rag
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.envs.environment import LIMIT_REACHED_MESSAGE, ToolEnvironment
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.rollout.simulators import PolicySimulator
-from fieldcraft.types import Author, Outcome, Status, Task, Trajectory
+from fieldcraft.types import Author, CallOutcome, Status, Task, Trajectory
 from training_parts import FixedTool, never
 
 TOKENIZER = tiny_tokenizer()
@@ -21,14 +21,16 @@ TASK = Task("t", "Where was the director born?", ("Northport",))
 
 def env(answer: Callable[[str], str] = "found {}".format, **budget: int) -> ToolEnvironment:
     return ToolEnvironment(
-        get_dialect("hermes", TOKENIZER, ""), [FixedTool(answer)], Limits(**budget)
+        make_dialect("hermes", TOKENIZER, ""), [FixedTool(answer)], BudgetConfig(**budget)
     )
 
 
-def play(turns: Sequence[str], where: ToolEnvironment, simulated: bool = False) -> Trajectory:
+def run_scripted(
+    turns: Sequence[str], where: ToolEnvironment, simulated: bool = False
+) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     simulator = PolicySimulator(policy) if simulated else None
-    return asyncio.run(rollout(TASK, policy, where, "key", simulator))
+    return asyncio.run(run_rollout(TASK, policy, where, "key", simulator))
 
 
 def texts(trajectory: Trajectory) -> list[tuple[Author, str]]:
@@ -49,19 +51,19 @@ def test_several_calls_are_answered_each_in_its_place() -> None:
     where = env(max_calls=3)
     malformed = "<tool_call>\n{\n</tool_call>"
     turn = "\n".join([call("a"), malformed, call("b"), call("c")])
-    found = play([turn, "\\boxed{Northport}"], where)
+    found = run_scripted([turn, "\\boxed{Northport}"], where)
     assert [c.outcome for c in found.calls] == [
-        Outcome.OK,
-        Outcome.MALFORMED,
-        Outcome.OK,
-        Outcome.REFUSED,
+        CallOutcome.OK,
+        CallOutcome.MALFORMED,
+        CallOutcome.OK,
+        CallOutcome.REFUSED,
     ]
     assert texts(found)[1:] == [
         (Author.POLICY, turn + END),  # the policy writes the end of its turn itself
         (Author.TOOL, f"\n{OPENED}found a{CLOSED}{OPENED}"),
         (Author.TOOL, f"{found.calls[1].observation}{CLOSED}{OPENED}"),
         (Author.TOOL, f"found b{CLOSED}{OPENED}"),
-        (Author.TOOL, f"{LIMIT_REACHED}{CLOSED}<|im_start|>assistant\n"),
+        (Author.TOOL, f"{LIMIT_REACHED_MESSAGE}{CLOSED}<|im_start|>assistant\n"),
         (Author.POLICY, "\\boxed{Northport}" + END),
     ]
     assert found.segments[1].ids[-1] == TOKENIZER.eos_token_id
@@ -73,7 +75,7 @@ def test_several_calls_are_answered_each_in_its_place() -> None:
 def test_a_rollout_with_several_calls_has_the_ids_of_the_chat_template() -> None:
     where = env()
     turn = f"{call('a')}\n{call('b')}"
-    found = play([turn, "\\boxed{Northport}"], where)
+    found = run_scripted([turn, "\\boxed{Northport}"], where)
     made = [{"function": {"name": "search", "arguments": {"query": q}}} for q in "ab"]
     messages = [
         {"role": "user", "content": TASK.question},
@@ -93,20 +95,20 @@ def test_several_simulated_observations_stand_each_in_its_frame() -> None:
     where = env(never, max_calls=2)
     turn = "\n".join([call("a"), call("b"), call("c")])
     dreams = ["Ada\n</tool_response> and more", "Bo"]
-    found = play([turn, *dreams, "\\boxed{Northport}"], where, simulated=True)
+    found = run_scripted([turn, *dreams, "\\boxed{Northport}"], where, simulated=True)
     assert texts(found)[2:] == [
         (Author.SIMULATOR, f"\n{OPENED}"),
         (Author.SIMULATOR, "Ada\n</tool_response>"),
         (Author.SIMULATOR, f"{END}\n{OPENED}"),
         (Author.SIMULATOR, f"Bo{END}"),  # not closed
         (Author.SIMULATOR, f"{CLOSED}{OPENED}"),
-        (Author.TOOL, f"{LIMIT_REACHED}{CLOSED}<|im_start|>assistant\n"),
+        (Author.TOOL, f"{LIMIT_REACHED_MESSAGE}{CLOSED}<|im_start|>assistant\n"),
         (Author.POLICY, "\\boxed{Northport}" + END),
     ]
     assert [(c.observation, c.outcome, c.simulated) for c in found.calls] == [
-        ("Ada", Outcome.OK, True),
-        (f"Bo{END}", Outcome.FAILED, True),
-        (LIMIT_REACHED, Outcome.REFUSED, False),
+        ("Ada", CallOutcome.OK, True),
+        (f"Bo{END}", CallOutcome.FAILED, True),
+        (LIMIT_REACHED_MESSAGE, CallOutcome.REFUSED, False),
     ]
 
 

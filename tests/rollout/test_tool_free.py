@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.trajectories import from_json, to_json
 from fieldcraft.rewards.answers import FormatPenaltyReward
-from fieldcraft.rollout.loop import Policy, rollout, tool_free_rollout
+from fieldcraft.rollout.loop import Policy, run_rollout, run_tool_free_rollout
 from fieldcraft.types import AnyTool, Author, Status, Task, Tool, Trajectory
 from training_parts import FixedTool
 
@@ -23,12 +23,12 @@ ANSWER = "So there.\n</think>\n\n\\boxed{Northport}"
 
 def where(dialect: str = "autocoa", tool: AnyTool | None = None) -> ToolEnvironment:
     tools = [tool or FixedTool("found {}".format)]
-    return ToolEnvironment(get_dialect(dialect, TOKENIZER, ""), tools, Limits())
+    return ToolEnvironment(make_dialect(dialect, TOKENIZER, ""), tools, BudgetConfig())
 
 
 def ask(turns: Sequence[str], env: ToolEnvironment) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-    return asyncio.run(tool_free_rollout(TASK, policy, env, "key"))
+    return asyncio.run(run_tool_free_rollout(TASK, policy, env, "key"))
 
 
 def test_a_call_ends_it_without_an_answer_and_nothing_is_run() -> None:
@@ -44,7 +44,7 @@ def test_an_answer_counts_and_the_prompt_is_the_same() -> None:
         env = where(dialect)
         found = ask([answer], env)
         policy = Policy(engine=ScriptedEngine(TOKENIZER, [answer]))
-        usual = asyncio.run(rollout(TASK, policy, env, "key"))
+        usual = asyncio.run(run_rollout(TASK, policy, env, "key"))
         assert [s.ids for s in found.segments] == [s.ids for s in usual.segments]
         assert (found.status, found.well_formed) == (Status.ANSWERED, usual.well_formed)
         assert (found.tool_free, usual.tool_free) == (True, False)

@@ -13,9 +13,9 @@ from fieldcraft.config.stages import Sft
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
-from vllm_house import fake_python
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, Observation, Task, Thought, ThoughtRole, ToolCall
+from vllm_rig import fake_python
 
 WEB = ("afm-web-7b", "afm-web-32b", "afm-web-32b-lora", "afm-web-32b-script")
 MHQA = ("afm-mhqa-3b", "afm-mhqa-7b", "afm-mhqa-3b-script", "afm-mhqa-7b-script")
@@ -31,14 +31,14 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     _, *files = settings(folder, "http://127.0.0.1:1/v1", {"easy": 40})
     chain = [
         Thought("I plan."),
-        Thought("Search.", Role.PLAN),
+        Thought("Search.", ThoughtRole.PLAN),
         Thought("I search."),
-        Action("search", {"query": "Person1"}),
+        ToolCall("search", {"query": "Person1"}),
         Observation("Person1 was born in Town1."),
         Thought("So."),
-        Thought("Town1", Role.SUGGEST),
+        Thought("Town1", ThoughtRole.SUGGEST),
         Thought("It says so."),
-        Thought("The score this time is:4", Role.CHECK),
+        Thought("The score this time is:4", ThoughtRole.CHECK),
         Thought("Fine."),
         Answer("Town1"),
     ]
@@ -70,7 +70,7 @@ def test_the_web_agent(name: str, given: list[str]) -> None:
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (24, 32768)
     settings = recipe.evaluation
     assert (settings.samples, settings.verifier) == ({"default": 3}, "judge")
-    assert settings.given == {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
+    assert settings.explicit_keys == {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
     assert [tool.trained_names for tool in recipe.tools] == [{"search"}, {"crawl_page"}]
 
 
@@ -136,7 +136,7 @@ def test_the_mini_recipe_learns_with_the_whole_of_dapo() -> None:
     assert (rl.baseline, rl.scale, rl.loss_weight) == ("group", "group", "token")
     assert (rl.clip_low, rl.clip_high, rl.minibatches) == (0.2, 0.28, 2)
     assert (rl.keep_groups, rl.overlong_penalty) == ("mixed-accuracy", 0.5)
-    assert rl.overlong_span(recipe.budget) == (720, 144)
+    assert rl.resolve_overlong_buffer(recipe.budget) == (720, 144)
     assert rl.train_truncated
 
 
@@ -162,7 +162,7 @@ def test_they_are_sound_as_they_are(
     pytest.importorskip("openai", reason="remote models need the extra openai")
     pytest.importorskip("trafilatura", reason="pages need the extra web")
     monkeypatch.setenv("SERPER_API_KEY", "secret")
-    with serving(FakeTeacher().app) as url:
+    with serve_in_thread(FakeTeacher().app) as url:
         judged = [f"judge.url={url}/v1"] if "web" in name else []
         python = [f"engine.python={fake_python(tmp_path)}"] if name.endswith("cluster") else []
         recipe = load_recipe(name, [*given, *judged, *python])

@@ -10,10 +10,10 @@ import torch
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.recipes.exported import FILE, handed_on, write_agent
+from fieldcraft.recipes.exported import AGENT_FILE, get_agent_settings, write_agent_settings
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
-from fieldcraft.tools.search.index import MANIFEST, SearchIndex, build_index
+from fieldcraft.tools.search.index import MANIFEST_FILE, SearchIndex, build_index
 from fieldcraft.types import UserError
 
 
@@ -52,8 +52,8 @@ def test_an_agent_acts_within_the_budget_of_its_evaluations(run: Path) -> None:
     agent = find_agent(run)
     assert (recipe.budget.max_calls, agent.recipe.budget.max_calls) == (4, 9)
     asked = agent.with_settings(budget={"max_calls": 2})
-    assert asked.recipe.as_evaluated.budget.max_calls == 2
-    assert handed_on(agent.recipe)["budget"]["max_calls"] == 9
+    assert asked.recipe.evaluation_recipe.budget.max_calls == 2
+    assert get_agent_settings(agent.recipe)["budget"]["max_calls"] == 9
 
 
 def test_a_run_is_found_from_within_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_search_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     agent = Agent(tmp_path, Recipe(recipe="none", stages={}), None)
     with pytest.raises(UserError, match="holds no search index: build it anew with"):
         agent.with_options(None, tmp_path / "none", None)
-    with pytest.raises(UserError, match="there can be one search"):
+    with pytest.raises(UserError, match="only one search is supported"):
         agent.with_options(None, tmp_path, "http://h")
 
 
@@ -80,9 +80,9 @@ def test_an_index_is_opened_once_for_an_agent(
     (tmp_path / "corpus.jsonl").write_text('{"title": "A", "text": "B"}\n')
     build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
     agent = Agent(tmp_path, Recipe(recipe="none", stages={}), tmp_path / "index")
-    first = asyncio.run(agent._tools())
+    first = asyncio.run(agent._open_tools())
     monkeypatch.setattr(SearchIndex, "load", None)
-    second = asyncio.run(agent._tools())
+    second = asyncio.run(agent._open_tools())
     assert [tool.name for tool in second] == ["search"]
     assert second[0] is first[0]
 
@@ -93,7 +93,7 @@ def test_options_replace_what_the_run_had(run: Path) -> None:
     assert agent.recipe.search.url == "http://there"
     assert agent.recipe.search.topk == 1
     (run / "other").mkdir()
-    (run / "other" / MANIFEST).write_text('{"format": 4}')
+    (run / "other" / MANIFEST_FILE).write_text('{"format": 4}')
     again = agent.with_options(None, run / "other", None)
     assert again.recipe.dialect == "hermes"
     assert (again.index, again.recipe.search.url) == (run / "other", None)
@@ -108,7 +108,7 @@ def test_where_no_agent_is(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no model"):
         find_agent(tmp_path / "nowhere")
     (run / "recipe.json").write_text('{"recipe": "smoke", "stages": {}, "flavour": 1}')
-    with pytest.raises(UserError, match="made by another version of fieldcraft"):
+    with pytest.raises(UserError, match="written by another version of fieldcraft"):
         find_agent(run)
 
 
@@ -126,7 +126,7 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     agent = Agent(model, Recipe.model_validate({"recipe": "mine", "stages": {}, **keys}), None)
     assert agent.engine.model.dtype == dtype
-    write_agent(model, agent.recipe, None, met_tools=True)
+    write_agent_settings(model, agent.recipe, None, trained_with_tools=True)
     exported = find_agent(model)
     assert exported.recipe.dtype == str(dtype).removeprefix("torch.")
     assert exported.engine.model.dtype == dtype
@@ -135,8 +135,8 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
 def test_an_agent_that_says_no_type_computes_in_float32(tmp_path: Path) -> None:
     """As those did that were exported before the type was written."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    write_agent(model, Recipe(recipe="mine", stages={}), None, met_tools=True)
-    written = json.loads((model / FILE).read_text())
+    write_agent_settings(model, Recipe(recipe="mine", stages={}), None, trained_with_tools=True)
+    written = json.loads((model / AGENT_FILE).read_text())
     written.pop("dtype")
-    (model / FILE).write_text(json.dumps(written))
+    (model / AGENT_FILE).write_text(json.dumps(written))
     assert find_agent(model).engine.model.dtype == torch.float32

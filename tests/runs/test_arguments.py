@@ -7,9 +7,9 @@ import pytest
 
 import fieldcraft as fc
 from checkpoints import write_tiny_checkpoint
-from fieldcraft.data.given import given_questions
-from fieldcraft.data.sources import read_tasks, write_tasks
-from fieldcraft.runs.arguments import name_stages, questions_file
+from fieldcraft.data.question_objects import parse_question_objects
+from fieldcraft.data.tasks import read_tasks, write_tasks
+from fieldcraft.runs.arguments import name_stages, open_questions_file
 
 ROWS: list[dict[str, Any]] = [
     {"question": f"How many live in {city}?", "answer": "7"} for city in ("Rome", "Turin", "Bari")
@@ -30,7 +30,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> fc.Agent:
 
 def test_the_same_questions_in_every_form(tmp_path: Path) -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
-    wanted = given_questions(ROWS).tasks
+    wanted = parse_question_objects(ROWS).tasks
     assert (wanted[0].question, wanted[0].answers) == ("How many live in Rome?", ("7",))
     for given in (
         tuple(ROWS),
@@ -39,7 +39,7 @@ def test_the_same_questions_in_every_form(tmp_path: Path) -> None:
         pandas.DataFrame(ROWS),
         wanted,
     ):
-        assert given_questions(given).tasks == wanted
+        assert parse_question_objects(given).tasks == wanted
     write_tasks(wanted, tmp_path / "q.jsonl")
     assert read_tasks(tmp_path / "q.jsonl") == wanted
 
@@ -47,27 +47,30 @@ def test_the_same_questions_in_every_form(tmp_path: Path) -> None:
 def test_empty_cells_and_numbers_of_a_table() -> None:
     pandas = pytest.importorskip("pandas")
     rows = [{**ROWS[0], "level": "hard"}, {**ROWS[1], "answer": ["7", "seven"]}]
-    first, second = given_questions(pandas.DataFrame(rows)).tasks
+    first, second = parse_question_objects(pandas.DataFrame(rows)).tasks
     assert (first.meta, second.meta) == ({"level": "hard"}, {})
     assert second.answers == ("7", "seven")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([], "there are no questions: give at least one."),
         (5, "the questions are 5: give a file, or a list of dicts"),
         (None, "the questions are None: give a file"),
         ({"question": "Who?"}, "the questions are {'question': 'Who?'}: give a file, or a list"),
         ([*ROWS, "Who?"], "record 4 of the given questions is 'Who?': give a file"),
-        ([{"question": "Who?", "answer": object()}], "holds what no file of questions can hold"),
+        (
+            [{"question": "Who?", "answer": object()}],
+            "contains a value that cannot be stored as JSON",
+        ),
         ([{"answer": "7"}], "record 1 of the given questions: there is no question"),
     ],
 )
-def test_other_questions_are_a_sentence(given: object, said: str) -> None:
+def test_other_questions_are_a_sentence(given: object, message: str) -> None:
     with pytest.raises(fc.UserError) as caught:
-        given_questions(given)
-    assert said in str(caught.value)
+        parse_question_objects(given)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -75,9 +78,9 @@ def test_a_dict_of_splits_and_a_table_with_one_name_twice() -> None:
     datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)})
     with pytest.raises(fc.UserError, match="a dict of the splits train: give one of them"):
-        given_questions(splits)
+        parse_question_objects(splits)
     with pytest.raises(fc.UserError, match="give each column a name of its own"):
-        given_questions(pandas.DataFrame([["a", "b"]], columns=["question", "question"]))
+        parse_question_objects(pandas.DataFrame([["a", "b"]], columns=["question", "question"]))
 
 
 # -- stages --------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ def test_whatever_refuses_a_run_leaves_nothing(
         folder.mkdir()
 
     def refuse() -> None:
-        with questions_file(given_questions(ROWS).tasks, folder) as file:
+        with open_questions_file(parse_question_objects(ROWS).tasks, folder) as file:
             assert file.exists()
             raise error
 
@@ -120,7 +123,7 @@ def test_whatever_refuses_a_run_leaves_nothing(
 
 def test_questions_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
     odd = fc.Task("a", "Who?", ("Ada",), {"odd": object()})
-    with pytest.raises(TypeError), questions_file([odd], tmp_path / "run"):
+    with pytest.raises(TypeError), open_questions_file([odd], tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
 
@@ -134,7 +137,7 @@ def test_a_corrected_call_finds_no_trace_of_the_mistake(agent: fc.Agent, tmp_pat
 
 
 def test_other_mistakes_are_sentences(agent: fc.Agent) -> None:
-    for call, said in (
+    for call, message in (
         (lambda: agent.ask(5), "the question is 5: give it as a text."),  # type: ignore[arg-type]
         (lambda: agent.ask(" "), "the question is ' ': give it as a text."),
         (lambda: agent.evaluate(5), "the questions are 5: give a file"),
@@ -145,4 +148,4 @@ def test_other_mistakes_are_sentences(agent: fc.Agent) -> None:
     ):
         with pytest.raises(fc.UserError) as caught:
             call()
-        assert said in str(caught.value)
+        assert message in str(caught.value)

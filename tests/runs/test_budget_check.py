@@ -11,15 +11,15 @@ import torch
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.budget_check import position_problems
+from fieldcraft.runs.budget_check import check_positions
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.memory import (
     PROCESS_BYTES,
-    longest_text,
-    memory_sizes,
-    stage_cache_bytes,
+    estimate_run_memory,
+    estimate_stage_cache_bytes,
+    find_max_text_tokens,
 )
-from fieldcraft.scaling.memory import process_parts
+from fieldcraft.scaling.memory import estimate_process_memory
 
 SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -33,7 +33,7 @@ def sizes(*overrides: str) -> Any:
         device=torch.device("cpu"),
         config=config,
         parameters=0,
-        trained=0,
+        trainable_parameters=0,
         has_weights=True,
     )
 
@@ -61,13 +61,13 @@ def sizes(*overrides: str) -> Any:
     ],
 )
 def test_a_rollout_of_an_evaluation_fits(overrides: list[str], complaint: str | None) -> None:
-    assert list(position_problems(sizes(*overrides))) == ([] if complaint is None else [complaint])
+    assert list(check_positions(sizes(*overrides))) == ([] if complaint is None else [complaint])
 
 
 def test_a_rollout_must_not_change_those_beside_it() -> None:
     setup = sizes("evaluation.budget.total_tokens=2048")
     setup.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
-    found = list(position_problems(setup))
+    found = list(check_positions(setup))
     assert (
         "evaluation.budget.total_tokens=2048 is more than the 64 positions of the model, beyond"
         " which its rotary embeddings change for all texts: set evaluation.budget.total_tokens=64"
@@ -98,11 +98,11 @@ def test_memory_of_evaluations_with_a_larger_budget() -> None:
     Evaluations during a stage have the engine of the stage, which samples 32 x 8 rollouts."""
     own = ["evaluation.budget.total_tokens=2048", "stages.rl2.questions=32", "stages.rl2.group=8"]
     setup, during = sizes(*own), sizes(*own, "evaluation.during={}")
-    assert memory_sizes(setup)["an evaluation"] == PROCESS_BYTES + 256 * 2048 * TOKEN
+    assert estimate_run_memory(setup)["an evaluation"] == PROCESS_BYTES + 256 * 2048 * TOKEN
     for found, tokens in ((setup, 608), (during, 2048)):
         stage = found.recipe.stages["rl2"]
-        assert stage_cache_bytes(found, stage, 256) == 256 * tokens * TOKEN
-        parts = process_parts(found, stage, found.recipe.cluster)
+        assert estimate_stage_cache_bytes(found, stage, 256) == 256 * tokens * TOKEN
+        parts = estimate_process_memory(found, stage, found.recipe.cluster)
         assert parts["process, sampling"]["caches"] == 256 * tokens * TOKEN
 
 
@@ -110,7 +110,10 @@ def test_memory_of_a_stage_is_that_of_its_largest_budget() -> None:
     own = ["stages.rl2.budget=[{until: 2, total_tokens: 1024}, {total_tokens: 320}]"]
     setup, larger = sizes(*own), sizes("budget.total_tokens=1024")
     stage, sft = (setup.recipe.stages[name] for name in ("rl2", "sft2"))
-    assert (longest_text(setup.recipe, stage), longest_text(setup.recipe, sft)) == (1024, 600)
-    assert stage_cache_bytes(setup, stage, 7) == 7 * 1024 * TOKEN
-    for found in (memory_sizes(setup), memory_sizes(larger)):
-        assert found["stage 'rl2'"] == memory_sizes(larger)["stage 'rl2'"]
+    assert (find_max_text_tokens(setup.recipe, stage), find_max_text_tokens(setup.recipe, sft)) == (
+        1024,
+        600,
+    )
+    assert estimate_stage_cache_bytes(setup, stage, 7) == 7 * 1024 * TOKEN
+    for found in (estimate_run_memory(setup), estimate_run_memory(larger)):
+        assert found["stage 'rl2'"] == estimate_run_memory(larger)["stage 'rl2'"]

@@ -20,8 +20,8 @@ from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.runs import check as preflight
 from fieldcraft.runs import memory
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import WorldInputs
-from fieldcraft.tools.serving import serving
+from fieldcraft.runs.inputs import WorldData
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
@@ -179,7 +179,7 @@ def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
 
 def test_a_judge_is_asked_once(checkpoint: Path) -> None:
     app, got = answering(completion(), JSONResponse({"error": "no model n"}, 404))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         seen = Seen()
         assert problems_of(world(f"judge={{url: {url}/v1, model: m}}"), seen) == []
         assert seen.notes["judge"] == [f"m at {url}/v1 answers, 3 votes an answer"]
@@ -195,8 +195,8 @@ def test_gold_answers_that_cannot_be_read_back(tmp_path: Path, checkpoint: Path)
     records = [{"id": g, "question": f"Who is {g}?", "answer": g} for g in golds]
     write(tmp_path / "tasks.jsonl", records)
     assert problems_of(recipe) == [
-        "1 of 4 questions cannot be answered right, because their gold answers do not survive the"
-        " dialect 'autocoa', such as 'a } b' of task 'a } b': remove or rewrite them."
+        "1 of 4 questions can never be graded correct, because their gold answers do not round-trip"
+        " through the dialect 'autocoa', such as 'a } b' of task 'a } b': remove or rewrite them."
     ]
 
 
@@ -236,7 +236,7 @@ def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> No
         stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
         unused: Any = None  # its data is sampled
         settings = Rl.model_validate(stage | {"algorithm": algorithm})
-        return list(RlStage.problems(settings, "rl", unused, []))
+        return list(RlStage.check(settings, "rl", unused, []))
 
     names = ("rloo", "dapo", "reinforce++", "ppo")
     assert [bool(problems(name)) for name in names] == [True, True, False, False]
@@ -272,7 +272,7 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
 def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [Segment(Author.PROMPT, [1], "a"), Segment(Author.POLICY, [2], "b")]
     bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)
-    monkeypatch.setattr(WorldInputs, "trajectories", lambda *_: [bad] * 40)
+    monkeypatch.setattr(WorldData, "trajectories", lambda *_: [bad] * 40)
     assert [problem for problem in problems_of(world()) if "grammar" in problem] == [
         # and not those of the stage base, whose texts know no tool
         "40 of 40 demonstrations of stage 'sft2' break the grammar of 'autocoa', such as that of"
@@ -287,7 +287,7 @@ def test_memory_is_estimated(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = files(tmp_path, checkpoint)
-    monkeypatch.setattr(memory, "free_memory", lambda _: 1_000_000)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes, 4 for its gradient. Each of 1,024 tokens (the longest rollout)
     # keeps 2 layers of 10 x 32 + 4 x 64 floats and 3 logits for each of 400 words.
     trained = PROCESS + 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 3 * 400)
@@ -296,7 +296,7 @@ def test_memory_is_estimated(
     assert largest(recipe) == ("stage 'rl'", rl)
     assert problems_of(recipe) == [
         f"stage 'rl' needs about {rl / 1e9:.3g} GB of memory and cpu has 0.001 GB: its"
-        f" weights alone take {(PROCESS + 12 * PARAMETERS) / 1e9:.3g} GB, so take"
+        f" weights alone need {(PROCESS + 12 * PARAMETERS) / 1e9:.3g} GB, so use"
         " a smaller model."
     ]
     few = recipe.model_copy(update={"max_rows": 8})
@@ -306,10 +306,10 @@ def test_memory_is_estimated(
 def largest(recipe: Recipe) -> tuple[str, int]:
     """Of the estimates of memory: whose, and in bytes."""
     with tempfile.TemporaryDirectory() as draft:
-        setup = preflight.Setup(recipe, Path(draft))
-        list(setup.find_questions([]))
-        list(setup.find_model([]))
-        sizes = memory.memory_sizes(setup)
+        setup = preflight.CheckContext(recipe, Path(draft))
+        list(setup.load_questions([]))
+        list(setup.load_first_model([]))
+        sizes = memory.estimate_run_memory(setup)
     name = max(sizes, key=sizes.__getitem__)
     return name, sizes[name]
 
@@ -360,7 +360,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 ) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
     seen = Seen()
     assert problems_of(files(tmp_path, folder), seen) == [
@@ -373,7 +373,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 def test_a_critic_of_its_own_needs_room(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: 1)
     monkeypatch.setattr(memory, "PROCESS_BYTES", 0)  # of which a tiny critic is no digit
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
 
@@ -391,7 +391,7 @@ def test_a_critic_of_its_own_needs_room(
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    assert memory.free_memory(torch.device("cpu")) > 10**8
+    assert memory.read_free_memory(torch.device("cpu")) > 10**8
 
 
 def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

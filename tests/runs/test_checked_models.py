@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs import setup as module
-from fieldcraft.runs.setup import Setup
+from fieldcraft.runs.setup import CheckContext
 from fieldcraft.types import UserError
 
 NEMOTRON = {
@@ -30,18 +30,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"), "qwen2")
 
 
-def setup_of(model: Path, draft: Path) -> Setup:
+def setup_of(model: Path, draft: Path) -> CheckContext:
     sft = {"type": "sft", "data": "demonstrations", "steps": 1, "optim": {"lr": 1e-3}}
     recipe = {"recipe": "own", "model": str(model), "world": {"name": "atlas"}}
-    return Setup(parse_recipe({**recipe, "stages": {"sft": sft}}), draft)
+    return CheckContext(parse_recipe({**recipe, "stages": {"sft": sft}}), draft)
 
 
 def test_a_large_one_by_its_configuration_alone(tmp_path: Path, checkpoint: Path) -> None:
     folder = tmp_path / "nemotron"
     shutil.copytree(checkpoint, folder)
     (folder / "config.json").write_text(json.dumps(NEMOTRON))
-    with pytest.raises(UserError, match="its layers do not pass on which"):
-        list(setup_of(folder, tmp_path).find_model([]))
+    with pytest.raises(UserError, match="its layers do not pass the sequence boundaries"):
+        list(setup_of(folder, tmp_path).load_first_model([]))
 
 
 def test_a_small_one_with_its_weights(
@@ -53,14 +53,14 @@ def test_a_small_one_with_its_weights(
         compared.append((sum(p.numel() for p in model.parameters()), dtype))
         raise UserError("is another one")
 
-    monkeypatch.setattr(module, "require_plain", compare)
+    monkeypatch.setattr(module, "require_forward_parity", compare)
     setup = setup_of(checkpoint, tmp_path)
-    assert list(setup.find_model([])) == []
+    assert list(setup.load_first_model([])) == []
     with pytest.raises(UserError, match="is another one"):
-        list(setup.find_weights([]))
+        list(setup.check_weights([]))
     assert compared == [(setup.parameters, "float32")]
 
 
 def test_one_that_is_sound(tmp_path: Path, checkpoint: Path) -> None:
     setup = setup_of(checkpoint, tmp_path)
-    assert [*setup.find_model([]), *setup.find_weights([])] == []
+    assert [*setup.load_first_model([]), *setup.check_weights([])] == []

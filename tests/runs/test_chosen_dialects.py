@@ -12,11 +12,11 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from families import FAMILIES
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.records.events import Events, Said
+from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
-from fieldcraft.runs.exporting import export
+from fieldcraft.runs.export import export
 from fieldcraft.runs.folder import find_run
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import UserError
@@ -105,7 +105,7 @@ def test_the_choice(
     recipe = recipe_of(folder, tools=tools, budget=budget)
     chosen = choose_dialect(recipe)
     assert (chosen.name, chosen.why) == (name, why.format(folder))
-    assert chosen.sentence == (
+    assert chosen.message == (
         f"dialect: {name}, because {why.format(folder)}; dialect=NAME changes it"
     )
     if folder is not None:
@@ -126,7 +126,7 @@ def test_no_choice_is_refused(tmp_path: Path, family: Any, tools: list[str]) -> 
     write_tiny_checkpoint(tmp_path, "llama", tokenizer=family.tokenizer())
     recipe = recipe_of(tmp_path, tools=tools)
     schemas = _schemas(tools)
-    assert load_dialect(recipe, tmp_path).prompt("Who?", schemas)
+    assert load_dialect(recipe, tmp_path).encode_prompt("Who?", schemas)
 
 
 def _schemas(tools: list[str]) -> list[dict[str, Any]]:
@@ -159,11 +159,13 @@ def write(file: Path, records: list[dict[str, Any]]) -> None:
 
 
 def lines_of(recipe: Recipe, out: Path) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
     run_recipe(
-        recipe, out, Events([lambda e: said.append(e.text) if isinstance(e, Said) else None])
+        recipe,
+        out,
+        EventBus([lambda e: messages.append(e.text) if isinstance(e, LogMessage) else None]),
     )
-    return [line for line in said if line.startswith("dialect:")]
+    return [line for line in messages if line.startswith("dialect:")]
 
 
 def test_a_run_says_its_choice_once_keeps_it_and_hands_it_on(

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from collecting_parts import status
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.tasks import read_tasks
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import closed_book
 from fieldcraft.runs.closed_book import (
-    closed_book_problems,
-    closed_book_report,
+    check_closed_book,
     measure_closed_book,
+    summarise_closed_book,
 )
 from fieldcraft.types import Task, UserError
 
@@ -40,9 +40,13 @@ RIGHT = {"a": 4, "b": 2, "c": 0, "d": 3, "0": 1, "1": 4}  # of four samples
 def context(folder: Path, *overrides: str) -> SimpleNamespace:
     recipe = load_recipe("smoke", ["closed_book={samples: 4, questions: 2}", *overrides])
     inputs = SimpleNamespace(evaluation_tasks=lambda: ASKED, train_tasks=lambda: TRAINED)
-    place = SimpleNamespace(closed_book=folder / "closed_book.jsonl")
+    place = SimpleNamespace(closed_book_file=folder / "closed_book.jsonl")
     return SimpleNamespace(
-        recipe=recipe, inputs=inputs, folder=place, rates={}, emit=lambda event: None
+        recipe=recipe,
+        data_source=inputs,
+        folder=place,
+        closed_book_tallies={},
+        emit=lambda event: None,
     )
 
 
@@ -57,7 +61,7 @@ def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *models: str
 
         return is_right
 
-    monkeypatch.setattr(closed_book, "rolled_out", rolled_out)
+    monkeypatch.setattr(closed_book, "make_rollout_check", rolled_out)
     asyncio.run(measure_closed_book(made, dict.fromkeys(models, Path("model"))))
     return taken
 
@@ -68,7 +72,10 @@ def test_every_question_is_sampled_once_the_model_is_there(
     made = context(tmp_path)
     assert measure(made, monkeypatch, "start") == []  # what it made knows nothing
     assert len(measure(made, monkeypatch, "start", "base")) == 4 * (4 + 2)
-    rates = {who: {k: t.rate for k, t in found.items()} for who, found in made.rates.items()}
+    rates = {
+        who: {k: t.rate for k, t in found.items()}
+        for who, found in made.closed_book_tallies.items()
+    }
     assert rates == {
         "evaluation": {"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.75},
         "training": {"0": 0.25, "1": 1.0},
@@ -81,11 +88,11 @@ def test_a_run_that_is_resumed_samples_what_is_left(
 ) -> None:
     first = context(tmp_path)
     measure(first, monkeypatch, "base")
-    lines = first.folder.closed_book.read_text().splitlines(keepends=True)
-    first.folder.closed_book.write_text("".join(lines[:3]))
+    lines = first.folder.closed_book_file.read_text().splitlines(keepends=True)
+    first.folder.closed_book_file.write_text("".join(lines[:3]))
     again = context(tmp_path)
     assert len(measure(again, monkeypatch, "base")) == 4 * 3
-    assert again.rates == first.rates
+    assert again.closed_book_tallies == first.closed_book_tallies
     assert measure(context(tmp_path), monkeypatch, "base") == []
 
 
@@ -96,11 +103,11 @@ def test_the_report_says_how_far_it_agrees_with_the_source(
     measure(made, monkeypatch, "base")
     counts = {"known": {"n": 2, "known": 1}, "unknown": {"n": 1, "known": 0}}
     found = {"n": 4, "rate": 2.25 / 4, "known": 2, "agreement": counts}
-    assert closed_book_report(made) == {"evaluation": found}
+    assert summarise_closed_book(made) == {"evaluation": found}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (["closed_book.model=sft9"], "of 'sft9', which is not there: use one of start, base, sft"),
         (["closed_book.questions=4", "closed_book.model=rl2"], "after 'rl2', and there is none"),
@@ -109,25 +116,29 @@ def test_the_report_says_how_far_it_agrees_with_the_source(
         (["closed_book={}", "stages={}"], "has none that can be asked so: remove it"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(given: list[str], told: str) -> None:
+def test_a_mistake_is_told_in_a_sentence(given: list[str], message: str) -> None:
     with pytest.raises(UserError) as error:
         load_recipe("smoke", given)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "tasks", "told"),
+    ("given", "tasks", "message"),
     [
         ([], ASKED, "1 of 4 questions do not say whether the model knows them"),
         ([], ASKED[:3], "all 3 questions say whether the model knows them"),
         (["closed_book={samples: 3, questions: 5}"], ASKED, "27 samples without tools from the"),
     ],
 )
-def test_check_says_what_evaluations_know(given: list[str], tasks: list[Task], told: str) -> None:
+def test_check_says_what_evaluations_know(
+    given: list[str], tasks: list[Task], message: str
+) -> None:
     recipe, notes = load_recipe("smoke", given), list[str]()
-    setup = SimpleNamespace(recipe=recipe, inputs=SimpleNamespace(evaluation_tasks=lambda: tasks))
-    assert list(closed_book_problems(setup, notes)) == []
-    assert told in notes[0]
+    setup = SimpleNamespace(
+        recipe=recipe, data_source=SimpleNamespace(evaluation_tasks=lambda: tasks)
+    )
+    assert list(check_closed_book(setup, notes)) == []
+    assert message in notes[0]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fieldcraft.config.stages import Sft
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
+from fieldcraft.types import Answer, Observation, Task, Thought, ThoughtRole, ToolCall
 
 RECIPES = ("torl", "otc-code", "retool", "afm-code-7b", "afm-code-32b")
 SUMS = {f"{a} * {b}": str(a * b) for a in range(2, 10) for b in range(11, 19)}  # a batch of 64
@@ -31,11 +31,11 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tasks = [Task(text, f"How much is {text}?", (result,)) for text, result in SUMS.items()]
     shown = [
         [
-            Thought("Multiply.", Role.PLAN),
+            Thought("Multiply.", ThoughtRole.PLAN),
             Thought("I compute it."),
-            Action("python", {"code": f"print({task.id})"}),
+            ToolCall("python", {"code": f"print({task.id})"}),
             Observation(task.answers[0]),
-            Thought("Fine.", Role.REFLECT),
+            Thought("Fine.", ThoughtRole.REFLECT),
             Thought("I know it."),
             Answer(task.answers[0]),
         ]
@@ -99,13 +99,13 @@ def test_afm_code(given: dict[str, Path]) -> None:
     recipe = recipe_of("afm-code-7b", given)
     shown, stage = sft(recipe), rl(recipe)
     assert (shown.batch, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
-    assert (shown.optim.warmup, shown.optim.warmup_steps(59939 // 32 * 2)) == (0.1, 375)
+    assert (shown.optim.warmup, shown.optim.count_warmup_steps(59939 // 32 * 2)) == (0.1, 375)
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 32768)
     assert (stage.steps, stage.questions, stage.group) == (150, 256, 8)
     assert stage.questions / stage.minibatches == 32
     assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.28, 3.0)
     assert (stage.kl_coef, stage.keep_groups, stage.loss_weight) == (0, "mixed-reward", "token")
-    assert stage.overlong_span(recipe.budget) == (32768, 32768 // 8)
+    assert stage.resolve_overlong_buffer(recipe.budget) == (32768, 32768 // 8)
     assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 10)
     assert stage.rewards == {"answer_format": 1.0}
 
@@ -118,14 +118,14 @@ def test_afm_code_of_32b(name: str, given: dict[str, Path]) -> None:
     assert (shown.batch, shown.epochs, shown.optim.lr) == (64, 2, 1.4e-5)
     assert (stage.steps, stage.questions, stage.group) == (120, 256, 8)
     assert stage.questions / stage.minibatches == 32
-    first, second = stage.periods(recipe.budget)
-    assert (first.begin, first.end, first.limits.total_tokens) == (0, 40, 16384)
-    assert (second.begin, second.end, second.limits) == (40, 120, small.budget)
-    assert stage.overlong_span(first.limits) == (16384, 16384 // 8)
-    assert stage.overlong_span(second.limits) == (32768, 32768 // 8)
+    first, second = stage.budget_periods(recipe.budget)
+    assert (first.start_step, first.end_step, first.budget.total_tokens) == (0, 40, 16384)
+    assert (second.start_step, second.end_step, second.budget) == (40, 120, small.budget)
+    assert stage.resolve_overlong_buffer(first.budget) == (16384, 16384 // 8)
+    assert stage.resolve_overlong_buffer(second.budget) == (32768, 32768 // 8)
     changed = {"steps", "budget", "overlong_cache", "optim", "asynchronous", "importance_cap"}
     assert stage.model_dump(exclude=changed) == rl(small).model_dump(exclude=changed)
-    assert (recipe.evaluation.temperature, recipe.as_evaluated.budget.max_calls) == (0.6, 12)
+    assert (recipe.evaluation.temperature, recipe.evaluation_recipe.budget.max_calls) == (0.6, 12)
 
 
 def problems(recipe: Recipe, folder: Path) -> list[str]:

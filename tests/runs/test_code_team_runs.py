@@ -15,17 +15,17 @@ from starlette.routing import Route
 from chat_server import completion
 from checkpoints import tiny_tokenizer
 from collecting_parts import status
-from fieldcraft.data.filters import Chain
+from fieldcraft.data.filters import Demonstration
 from fieldcraft.data.steps_io import read_demonstrations
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Action, Answer, Observation
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, Observation, ToolCall
 from source_files import lines
 
 pytest.importorskip("datasketch", reason="near duplicates need the extra data")
 
-SEATS = {  # how a prompt begins
+MEMBERS = {  # how a prompt begins
     "You are the planner": "planner",
     "You think for a team": "thinker",
     "You are the code agent": "python",
@@ -43,13 +43,13 @@ class FakeCodeTeam:
         content = (await request.json())["messages"][0]["content"]
         if content == "Say ok.":
             return completion("ok")
-        [seat] = [seat for begin, seat in SEATS.items() if content.startswith(begin)]
+        [member] = [member for begin, member in MEMBERS.items() if content.startswith(begin)]
         _, _, chain = content.rpartition("Question: ")
-        return completion(self.reply(seat, chain))
+        return completion(self.reply(member, chain))
 
-    def reply(self, seat: str, chain: str) -> str:
+    def reply(self, member: str, chain: str) -> str:
         program, stdin, answer = self.work(chain)
-        match seat:
+        match member:
             case "planner":
                 return "Plan: Compute it, then answer."
             case "thinker":
@@ -83,7 +83,7 @@ class FakeCodeTeam:
 @pytest.fixture
 def url() -> Iterator[str]:
     pytest.importorskip("openai", reason="remote teachers need the extra openai")
-    with serving(FakeCodeTeam().app) as url:
+    with serve_in_thread(FakeCodeTeam().app) as url:
         yield f"{url}/v1"
 
 
@@ -124,28 +124,28 @@ def test_mathematics_and_programs_are_graded_each_in_its_way(tmp_path: Path, url
     given += ["tools.0.libraries=[]"]
     assert status("check", *given) == 0
     assert status("run", *given, "--out", out) == 0
-    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     rejected = read_demonstrations(out / "collect" / "rejected.jsonl")
     assert {task.meta["rejected"] for task, _ in rejected} == {"wrong answer"}
     words = ("half", "square", "double", "cube")
     right, wrong = (
         Counter(word for task, _ in found for word in words if word in task.question)
-        for found in (shown, rejected)
+        for found in (demonstrations, rejected)
     )
     assert wrong.keys() == {"cube"}
     assert right.keys() == {"half", "square", "double"}
     assert right.total() + wrong.total() == 16  # one question of 17 is held out
     assert right.total() >= 12
-    dialect = get_dialect("afm-code", tiny_tokenizer())
-    for task, steps in shown:
+    dialect = make_dialect("afm-code", tiny_tokenizer())
+    for task, steps in demonstrations:
         encoded = encode_demonstration(task, steps, dialect, [])
-        assert (encoded.well_formed, encoded.answer) == (True, Chain(task, steps).answer)
-        programs = [step for step in steps if isinstance(step, Action)]
+        assert (encoded.well_formed, encoded.answer) == (True, Demonstration(task, steps).answer)
+        programs = [step for step in steps if isinstance(step, ToolCall)]
         square = "square" in task.question
         assert len(programs) == (2 if square else 1)
         assert ("stdin" in programs[0].arguments) == square
         assert task.meta["seats"]["python"]["requests"] == len(programs)
-    printed = {s.text for _, steps in shown for s in steps if isinstance(s, Observation)}
+    printed = {s.text for _, steps in demonstrations for s in steps if isinstance(s, Observation)}
     assert {"14", "49", "6"} <= printed  # of the real sandbox: 7 + 7, 7 * 7, twice 3
     kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
     assert not [task for task, _ in kept if "Prove" in task.question]
@@ -160,11 +160,11 @@ def test_the_team_of_abacus_and_its_filters(tmp_path: Path) -> None:
     out = tmp_path / "run"
     given = ["afm-code-data", "world.notes=40", "world.heldout_notes=10", "world.mistakes=1"]
     assert status("run", *given, "collect.questions=60", "--out", out) == 0
-    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
-    assert len(kept) == 2 * len(shown) == 120  # each chain has repaired an error
-    dialect = get_dialect("afm-code", tiny_tokenizer())
-    for task, steps in shown:
+    assert len(kept) == 2 * len(demonstrations) == 120  # each chain has repaired an error
+    dialect = make_dialect("afm-code", tiny_tokenizer())
+    for task, steps in demonstrations:
         assert steps[-1] == Answer(task.answers[0])
         assert encode_demonstration(task, steps, dialect, []).well_formed
     few = ["collect.filters={complexity: {least: 4, count: calls}}", "collect.questions=60"]
@@ -172,6 +172,6 @@ def test_the_team_of_abacus_and_its_filters(tmp_path: Path) -> None:
     filtered = tmp_path / "few" / "collect" / "filtered"
     left = read_demonstrations(filtered / "demonstrations.jsonl")
     assert 0 < len(left) < 60
-    assert min(len(Chain(*each).calls) for each in left) == 4
+    assert min(len(Demonstration(*each).calls) for each in left) == 4
     [cut] = json.loads((filtered / "card.json").read_text())["cuts"]
     assert cut["dropped"] == {"fewer than 4 calls": 60 - len(left)}

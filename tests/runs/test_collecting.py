@@ -15,8 +15,8 @@ from checkpoints import write_tiny_checkpoint
 from collecting_parts import SECONDS, FakeTeacher, journal, requests_of, settings, status
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Action, Answer, Observation, Thought
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, Observation, Thought, ToolCall
 from report_parts import unpacked
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")
@@ -29,7 +29,7 @@ def teacher() -> FakeTeacher:
 
 @pytest.fixture
 def url(teacher: FakeTeacher) -> Iterator[str]:
-    with serving(teacher.app) as url:
+    with serve_in_thread(teacher.app) as url:
         yield f"{url}/v1"
 
 
@@ -43,9 +43,9 @@ def test_a_run_with_an_endpoint(
     given = settings(tmp_path, url, counts, "collect.contrast=19", "collect.max_failed=0.5")
     out = tmp_path / "run"
     assert status("run", *given, "--out", out) == 0
-    shown = capsys.readouterr().out
-    assert "demonstrations" in shown
-    assert f"{out}/collect/pairs.jsonl" in shown
+    output = capsys.readouterr().out
+    assert "demonstrations" in output
+    assert f"{out}/collect/pairs.jsonl" in output
 
     summary = json.loads((out / "collect" / "summary.json").read_text())
     asked = Counter(teacher.asked)
@@ -60,7 +60,7 @@ def test_a_run_with_an_endpoint(
 
     demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     for task, steps in demonstrations:
-        acts = [step for step in steps if isinstance(step, Action)]
+        acts = [step for step in steps if isinstance(step, ToolCall)]
         assert bool(acts) == (task.meta["way"] == "coa")
         assert "Evil" not in str(steps)
         assert steps[-1] == Answer(task.answers[0])
@@ -75,9 +75,9 @@ def test_a_run_with_an_endpoint(
     assert summary["demonstrations"] == {way: c.total() for way, c in kinds.items()}
 
     pairs = read_pairs(out / "collect" / "pairs.jsonl")
-    assert {p.task.question.split()[3] for p in pairs if p.acts} == {"hard"}
-    assert {p.task.question.split()[3] for p in pairs if not p.acts} <= {"easy", "slow"}
-    assert summary["pairs"]["acting"] == sum(p.acts for p in pairs)
+    assert {p.task.question.split()[3] for p in pairs if p.chooses_tool} == {"hard"}
+    assert {p.task.question.split()[3] for p in pairs if not p.chooses_tool} <= {"easy", "slow"}
+    assert summary["pairs"]["acting"] == sum(p.chooses_tool for p in pairs)
     assert pairs[0].before == (Thought("A person was born somewhere."),)
     outcomes = summary["outcomes"]
     assert sum(outcomes.values()) == summary["attempts"]
@@ -118,7 +118,7 @@ def test_check_looks_at_the_teacher(
     local = [*given, "teacher.url=null"]
     assert status("check", *local, f"teacher.model={folder}") == 0
     assert status("check", *local) == 2
-    assert "fake is no checkpoint" in capsys.readouterr().err
+    assert "fake is not a checkpoint" in capsys.readouterr().err
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": None}))
     (folder / "chat_template.jinja").unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def test_a_dead_endpoint_stops_the_run_and_a_mended_one_goes_on(
     teacher.down = True
     assert status("run", *given, "--out", out) == 2
     error = capsys.readouterr().err
-    assert "5 attempts failed, the last because the request failed: status 500 (on fire)" in error
+    assert "5 attempts failed (last cause: the request failed: status 500 (on fire)" in error
     assert error.count("\n") == 1
     assert len(journal(out)) <= 8  # four side by side
     assert json.loads((out / "collect" / "summary.json").read_text())["attempts"] <= 8

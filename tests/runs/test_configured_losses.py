@@ -7,7 +7,7 @@ import pytest
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.runs.setup import Setup
+from fieldcraft.runs.setup import CheckContext
 
 
 @pytest.mark.parametrize("coefficient", [0.5, 0.0])
@@ -18,8 +18,8 @@ def test_a_loss_of_the_configuration_is_named(coefficient: float, tmp_path: Path
     changed = config | experts | {"router_aux_loss_coef": coefficient}
     (folder / "config.json").write_text(json.dumps(changed))
     notes: list[str] = []
-    setup = Setup(Recipe(recipe="mine", model=folder, stages={}), tmp_path)
-    assert not list(setup.find_model(notes))
-    said = "router_aux_loss_coef=0.5 of its config.json is added to the loss of no stage"
+    setup = CheckContext(Recipe(recipe="mine", model=folder, stages={}), tmp_path)
+    assert not list(setup.load_first_model(notes))
+    message = "router_aux_loss_coef=0.5 of its config.json is added to the loss of no stage"
     assert notes[0].startswith("qwen3_moe, ")
-    assert notes[1:] == [said] * (coefficient > 0)
+    assert notes[1:] == [message] * (coefficient > 0)

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Event, Events, TrajectoryDone
+from fieldcraft.records.events import Event, EventBus, TrajectoryCompleted
 from fieldcraft.runs import context
 from fieldcraft.runs import run as runs_run
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.server import create_app
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Task, UserError
 
 RECIPE = """
@@ -57,7 +57,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        url = self.life.enter_context(serving(self.app, self.port))
+        url = self.life.enter_context(serve_in_thread(self.app, self.port))
         self.port = int(url.rpartition(":")[2])
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     world = tmp_path / "world"
     world.mkdir()
-    make_inputs(load_recipe(str(tmp_path / "recipe.yaml"), [])).write_world(world)
+    make_data_source(load_recipe(str(tmp_path / "recipe.yaml"), [])).write_files(world)
     server = Server(build_index(world / "corpus.jsonl", tmp_path / "index"))
     server.start()
     yield server
@@ -92,26 +92,26 @@ def figures(out: Path) -> dict[str, Any]:
 def test_an_evaluation_is_done_anew(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     monkeypatch.setattr(runs_run, "write_run_report", lambda *_, **__: {})  # for time's sake
     recipe: Recipe = load_recipe(str(tmp_path / "recipe.yaml"), [f"search.url={server.url}"])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_recipe(recipe, whole, Events([]))
+    run_recipe(recipe, whole, EventBus([]))
     asked = []
 
     def end_in_the_middle(event: Event) -> None:
-        if isinstance(event, TrajectoryDone) and event.part == PART:
+        if isinstance(event, TrajectoryCompleted) and event.phase == PART:
             asked.append(event.trajectory)
             if len(asked) == 5:
                 server.end()
 
     with pytest.raises(UserError, match=GONE):
-        run_recipe(recipe, cut, Events([end_in_the_middle]))
+        run_recipe(recipe, cut, EventBus([end_in_the_middle]))
     assert len(asked) == 5  # and the sixth is not told
     done = sorted(path.name for path in (cut / "evaluations").iterdir())
     assert done == ["base.json", "base.jsonl"]
     server.start()
-    run_recipe(recipe, cut, Events([]))
+    run_recipe(recipe, cut, EventBus([]))
     assert figures(cut) == figures(whole)
     assert figures(cut)["rag"]["calls_mean"] == 1
 

@@ -7,16 +7,16 @@ import pytest
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import TINY
-from fieldcraft.config.choices import ToolChoice
+from fieldcraft.config.choices import ToolConfig
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Task, UserError
 
@@ -66,9 +66,9 @@ def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
     )
     found, notes = problems_of(recipe)
     assert found == []
-    assert notes["stage own"][-1].startswith("the answer of ")
-    assert notes["stage planned"][-1].startswith("the plan of ")
-    run_recipe(recipe, tmp_path / "out", Events([write_metrics]))
+    assert notes["stage own"][-1].startswith("the answer is available for ")
+    assert notes["stage planned"][-1].startswith("the plan is available for ")
+    run_recipe(recipe, tmp_path / "out", EventBus([write_metrics]))
     for name in ("own", "planned", "other"):
         lines = (tmp_path / "out" / name / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line) for line in lines]
@@ -80,9 +80,9 @@ def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_a_world_is_what_its_oracle_thinks_and_calls() -> None:
-    inputs = make_inputs(load_recipe("smoke", list(TINY)))
-    task = next(t for t in inputs.train_tasks() if inputs.oracle.least_calls(t) > 1)
-    lines = inputs.plan(task, get_dialect("autocoa", tiny_tokenizer(), "")).split("\n")
+    inputs = make_data_source(load_recipe("smoke", list(TINY)))
+    task = next(t for t in inputs.train_tasks() if inputs.oracle.optimal_calls(t) > 1)
+    lines = inputs.plan(task, make_dialect("autocoa", tiny_tokenizer(), "")).split("\n")
     calls = [line for line in lines if line.startswith("<begin_search> ")]
     assert len(calls) >= 2
     assert all(line.endswith(" </end_search>") for line in calls)
@@ -90,9 +90,9 @@ def test_the_plan_of_a_world_is_what_its_oracle_thinks_and_calls() -> None:
 
 
 def test_the_plan_of_a_question_of_the_user_is_in_its_metadata() -> None:
-    tools = (ToolChoice(name="python"),)
-    inputs = FileInputs(Recipe(recipe="r", stages={}, model=Path("m"), tools=tools))
-    dialect = get_dialect("autocoa", tiny_tokenizer(), "")
+    tools = (ToolConfig(name="python"),)
+    inputs = FileData(Recipe(recipe="r", stages={}, model=Path("m"), tools=tools))
+    dialect = make_dialect("autocoa", tiny_tokenizer(), "")
     assert inputs.plan(Task("t", "?", (), {"plan": "Multiply."}), dialect) == "Multiply."
     with pytest.raises(
         UserError, match=r"^task 't' has no plan .*, or set teacher.shown: answer\.$"
@@ -115,15 +115,15 @@ def test_teachers_that_cannot_score_are_found_before_the_run(tmp_path: Path) -> 
     )[0]
     assert tokens.startswith(f"the model in {other} cannot score the tokens of the model that is")
     assert tokens.endswith("choose a teacher with the same tokenizer.")
-    assert missing.startswith(f"{tmp_path} is no checkpoint")
+    assert missing.startswith(f"{tmp_path} is not a checkpoint")
     assert "an advantage compares rollouts of one question" in lonely
 
 
 def test_a_teacher_that_is_shown_something_cannot_read_folded_rollouts() -> None:
     recipe = with_stages("budget.fold={at: 150}", distil="teacher: {shown: answer}")
     assert (
-        "stage 'distil' shows its teacher the answer in the first prompt, which the later chains of"
-        " a folded rollout do not have: remove teacher.shown, or budget.fold."
+        "stage 'distil' gives its teacher the answer in the first prompt, which later chains of"
+        " a folded rollout lack: remove teacher.shown, or budget.fold."
     ) in problems_of(recipe)[0]
 
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from engine_parity import TOKENIZER, sharp_model
-from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
@@ -16,17 +16,17 @@ URL = "engine.urls=[http://127.0.0.1:9]"
 FROZEN = [f"stages.rl2.{key}" for key in ("observations=simulated", "simulator=frozen")]
 
 
-class Mine:
+class UserEngine:
     """An engine of a user."""
 
-    def __init__(self, model: Any, home: Home, size: int = 1) -> None:
-        self.size, self.home = size, home
+    def __init__(self, model: Any, resources: RunResources, size: int = 1) -> None:
+        self.size, self.resources = size, resources
 
     def generate(self) -> None: ...
     def release(self) -> None: ...
     def sleep(self) -> None: ...
-    def separate(self) -> None: ...
-    def publish(self) -> None: ...
+    def snapshot_weights(self) -> None: ...
+    def update_weights(self) -> None: ...
 
 
 class Half:
@@ -36,7 +36,7 @@ class Half:
 def made(folder: Path, *overrides: str) -> Any:
     model = sharp_model(folder / "model", "qwen3")
     recipe = load_recipe("smoke", list(overrides))
-    return make_engine(recipe, model, TOKENIZER, 1, Home(folder))
+    return make_engine(recipe, model, TOKENIZER, 1, RunResources(folder))
 
 
 def test_engines_by_name_and_with_settings(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_engines_by_name_and_with_settings(tmp_path: Path) -> None:
     assert made(tmp_path, "engine.step_tokens=7").step_tokens == 7
     assert isinstance(made(tmp_path, "engine=vllm", URL), VllmEngine)
     assert isinstance(made(tmp_path, "engine.name=vllm", URL), VllmEngine)
-    mine = made(tmp_path, f"engine={__name__}:Mine", "engine.size=3")
-    assert (mine.size, mine.home.folder) == (3, tmp_path)
+    mine = made(tmp_path, f"engine={__name__}:UserEngine", "engine.size=3")
+    assert (mine.size, mine.resources.folder) == (3, tmp_path)
 
 
 def test_an_agent_keeps_the_local_engine(tmp_path: Path) -> None:
@@ -57,11 +57,11 @@ def test_an_agent_keeps_the_local_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["engine=vlm"], "there is no engine 'vlm'"),
+        (["engine=vlm"], "unknown engine 'vlm'"),
         (["engine=vllm", URL, "engine.pyton=a"], "has no setting 'pyton'; did you mean 'python'"),
         (["engine=vllm"], "needs either engine.python"),
         (["engine=vllm", URL, "engine.memory=-1"], "the setting 'memory' of the engine 'vllm'"),
-        ([f"engine={__name__}:Half"], "has no release, sleep, separate, publish"),
+        ([f"engine={__name__}:Half"], "has no release, sleep, snapshot_weights, update_weights"),
         (
             [
                 "engine=vllm",
@@ -80,7 +80,10 @@ def test_mistakes_are_sentences(tmp_path: Path, overrides: list[str], message: s
 
 @pytest.mark.long
 def test_servers_and_pythons_are_looked_for_before_a_run(tmp_path: Path) -> None:
-    for setting, message in ((URL, "start the server"), ("engine.python=/nowhere", "no Python")):
+    for setting, message in (
+        (URL, "start the server"),
+        ("engine.python=/nowhere", "is not a working"),
+    ):
         recipe = load_recipe("smoke", ["engine=vllm", setting])
         problems = check_recipe(recipe, tmp_path, lambda *_: None)
         assert len(problems) == 1

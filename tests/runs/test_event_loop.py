@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.tools.threads import interrupt_thread
 
 SECONDS = 300  # after which a test that hangs fails
 
 
 class Work:
-    """Something that never ends by itself: `begun` and `ended` say how far it is."""
+    """Something that never ends by itself: `started` and `ended` say how far it is."""
 
     def __init__(self) -> None:
-        self.begun, self.ended = threading.Event(), threading.Event()
+        self.started, self.ended = threading.Event(), threading.Event()
 
     async def waits(self) -> None:
         try:
-            self.begun.set()
+            self.started.set()
             await asyncio.Event().wait()
         finally:
             self.ended.set()
 
     async def computes(self) -> None:
         try:
-            self.begun.set()
+            self.started.set()
             while True:
                 pass
         finally:
@@ -60,11 +60,11 @@ def work() -> Iterator[Work]:
     assert work.ended.wait(SECONDS)
 
 
-def once_begun(work: Work, act: Callable[[], None]) -> None:
+def once_started(work: Work, act: Callable[[], None]) -> None:
     """Act in another thread as soon as the work has begun."""
 
     def follow() -> None:
-        assert work.begun.wait(SECONDS)
+        assert work.started.wait(SECONDS)
         act()
 
     threading.Thread(target=follow, daemon=True).start()
@@ -82,7 +82,7 @@ def in_a_notebook(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupting_a_cell_ends_the_run(kind: Kind, work: Work) -> None:
     async def cell() -> None:
-        once_begun(work, _thread.interrupt_main)
+        once_started(work, _thread.interrupt_main)
         run_async(kind(work))
 
     with pytest.raises(KeyboardInterrupt):
@@ -100,7 +100,7 @@ def test_interrupting_a_thread_ends_the_run(kind: Kind, work: Work) -> None:
             raised.append(error)
 
     waiting = threading.Thread(target=waits, daemon=True)
-    once_begun(work, lambda: interrupt_thread(waiting))
+    once_started(work, lambda: interrupt_thread(waiting))
     waiting.start()
     waiting.join(SECONDS)
     assert len(raised) == 1
@@ -108,7 +108,7 @@ def test_interrupting_a_thread_ends_the_run(kind: Kind, work: Work) -> None:
 
 def test_ctrl_c_within_asyncio_ends_the_run(work: Work) -> None:
     async def main() -> None:
-        once_begun(work, _thread.interrupt_main)
+        once_started(work, _thread.interrupt_main)
         run_async(work.waits())
 
     with pytest.raises(KeyboardInterrupt):

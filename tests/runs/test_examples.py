@@ -10,12 +10,12 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from cli_parts import status
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.examples import Examples, QuestionExample
+from fieldcraft.records.examples import DataExamples, QuestionExample
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.runs.build import make_correct
+from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.examples import DataOfRun
-from fieldcraft.runs.setup import Unasked
+from fieldcraft.runs.examples import ExampleSource
+from fieldcraft.runs.setup import PlaceholderReward
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.examples import print_examples, write_examples
 from fieldcraft.types import Task
@@ -33,9 +33,9 @@ evaluation: {splits: {heldout: 1}, workflows: []}
 """
 
 
-def record(number: int, answer: str, said: str | None = None, **more: Any) -> dict[str, Any]:
+def record(number: int, answer: str, text: str | None = None, **more: Any) -> dict[str, Any]:
     question = f"Who is {number}?"
-    written = f"<think>\nIt is known.\n</think>\n\\boxed{{{said or answer}}}"
+    written = f"<think>\nIt is known.\n</think>\n\\boxed{{{text or answer}}}"
     messages = [
         {"role": "user", "content": question},
         {"role": "assistant", "content": written},
@@ -53,9 +53,9 @@ def write(folder: Path, *records: dict[str, Any]) -> list[str]:
     return [str(folder / "mine.yaml"), f"model={folder / 'model'}", *files]
 
 
-def examined(arguments: list[str], count: int = 2) -> Examples:
+def examined(arguments: list[str], count: int = 2) -> DataExamples:
     """What a check takes."""
-    taken: list[Examples] = []
+    taken: list[DataExamples] = []
     recipe = load_recipe(arguments[0], arguments[1:])
     check_recipe(recipe, Path.cwd(), lambda *_: None, lambda data: taken.append(data.take(count)))
     [examples] = taken
@@ -92,9 +92,9 @@ def test_a_demonstration_with_the_tokens_that_are_trained(tmp_path: Path) -> Non
     for example in (first, second):
         assert example.name == "demonstrations (stage one)"
         assert example.trajectory is not None
-        assert example.trained == {"policy"}
+        assert example.trained_authors == {"policy"}
     assert third.trajectory is None
-    assert "1 with a wrong answer" in third.left_out
+    assert "1 with a wrong answer" in third.rejection_reason
 
 
 def test_data_that_several_stages_train_alike_is_shown_once(tmp_path: Path) -> None:
@@ -116,18 +116,18 @@ def test_programs_are_run_where_a_user_looks(tmp_path: Path) -> None:
 
 def test_what_is_not_asked_has_no_verdict(tmp_path: Path) -> None:
     arguments = write(tmp_path, record(0, "Ada", graded_by="judge"), record(1, "Bea"))
-    taken: list[Examples] = []
+    taken: list[DataExamples] = []
 
-    def without_judge(data: DataOfRun) -> None:
-        correct = make_correct(data.recipe, Unasked("judge", None))
-        again = DataOfRun(data.recipe, data.inputs, correct, data.schemas, data.dialect)
+    def without_judge(data: ExampleSource) -> None:
+        correct = make_verdict_reward(data.recipe, PlaceholderReward("judge", None))
+        again = ExampleSource(data.recipe, data.data_source, correct, data.schemas, data.dialect)
         taken.append(again.take(2))
 
     recipe = load_recipe(arguments[0], arguments[1:])
     check_recipe(recipe, Path.cwd(), lambda *_: None, without_judge)
     verdicts = {e.grader: set(e.scores.values()) for e in taken[0].questions}
     assert verdicts == {"judge": {None}, "em": {True, False}}
-    assert issubclass(Unasked, StatelessReward)
+    assert issubclass(PlaceholderReward, StatelessReward)
 
 
 def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,7 @@ def test_the_first_test_of_a_program_is_shown_as_it_is_understood(
     tests: dict[str, Any], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = QuestionExample(Task("1", "Add.", (), tests), None, "tests", {})
-    print_examples(Examples([example], [], None), CleanConsole())
-    told = capsys.readouterr().out
-    assert "3, of which the first is" in told
-    assert shown in told
+    print_examples(DataExamples([example], [], None), CleanConsole())
+    output = capsys.readouterr().out
+    assert "3, of which the first is" in output
+    assert shown in output

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.data.decontamination import ASKED
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.data.steps_io import StepPair, write_demonstrations, write_pairs
-from fieldcraft.dialects import get_dialect
+from fieldcraft.data.decontamination import IN_EVALUATION
+from fieldcraft.data.steps_io import ContrastivePair, write_demonstrations, write_pairs
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.events import Events, Said
+from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.file_inputs import FileInputs, calls_of_others
+from fieldcraft.runs.file_inputs import FileData, note_unoffered_calls
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.runs.sources import Doubt
-from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
+from fieldcraft.runs.sources import CheckWarning
+from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
-DIALECT = get_dialect("autocoa", tiny_tokenizer())
+DIALECT = make_dialect("autocoa", tiny_tokenizer())
 SFT = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1e-5}}
 RL = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": {"lr": 1e-6}}
 TOWNS = ("Northport", "Eastwick", "Southmere", "Westfield", "Midvale", "Highcliff")
@@ -43,11 +43,11 @@ def write(path: Path, tasks: Sequence[Task]) -> str:
 
 def write_ways(path: Path, tasks: Sequence[Task]) -> str:
     """Demonstrations, or for `pairs.jsonl` pairs, that answer right."""
-    steps: list[Step] = [Thought("So."), Answer("")]
+    steps: list[DemoStep] = [Thought("So."), Answer("")]
     right = [(task, [steps[0], Answer(task.answers[0])]) for task in tasks]
     if path.name == "pairs.jsonl":
         wrong = (Thought("Or."), Answer("nobody"))
-        write_pairs(path, [StepPair(task, (), tuple(way), wrong) for task, way in right])
+        write_pairs(path, [ContrastivePair(task, (), tuple(way), wrong) for task, way in right])
     else:
         write_demonstrations(path, right)
     return str(path)
@@ -59,14 +59,16 @@ def recipe(folder: Path, **keys: Any) -> Recipe:
     return parse_recipe({**given, "evaluation": evaluation, **keys})
 
 
-def trained_on(inputs: FileInputs) -> list[Task]:
+def trained_on(inputs: FileData) -> list[Task]:
     """Every question that a stage or a selection could learn from."""
     found = inputs.train_tasks()
     if inputs.recipe.demonstrations is not None:
-        found += [t.task for t in inputs.usable_demonstrations(DIALECT, [])[0]]
-        found += [task for task, _ in inputs.shown("demonstrations", None, DIALECT, [])]
+        found += [t.task for t in inputs.load_usable_demonstrations(DIALECT, [])[0]]
+        found += [
+            task for task, _ in inputs.demonstration_steps("demonstrations", None, DIALECT, [])
+        ]
     if inputs.recipe.pairs is not None:
-        found += [t.task for both in inputs.usable_pairs(DIALECT, [])[0] for t in both]
+        found += [t.task for both in inputs.load_usable_pairs(DIALECT, [])[0] for t in both]
     return found
 
 
@@ -94,7 +96,7 @@ def test_no_question_that_is_asked_is_trained_on(
         evaluation: dict[str, Any] = {"tasks": {"nq": write(folder / "nq.jsonl", asked)}}
         if heldout:
             evaluation["splits"] = {"heldout": heldout, "nq": 3}
-        inputs = FileInputs(
+        inputs = FileData(
             recipe(
                 folder,
                 tasks=write(folder / "tasks.jsonl", [*own, *left]),
@@ -109,9 +111,9 @@ def test_no_question_that_is_asked_is_trained_on(
         assert not [task for task in trained if plain(task.question) in words]
         assert not {task.id for task in trained} & {task.id for task in tested}
         clean = [t for t in shown if plain(t.question) not in words and t.id not in ids(tested)]
-        kept, reasons = inputs.usable_demonstrations(DIALECT, [])
+        kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
         assert [t.task.question for t in kept] == [t.question for t in clean]
-        assert reasons[ASKED] == len(shown) - len(clean)
+        assert reasons[IN_EVALUATION] == len(shown) - len(clean)
 
 
 def plain(text: str) -> str:
@@ -131,12 +133,12 @@ def test_demonstrations_of_held_out_questions_are_left_out(tmp_path: Path) -> No
         demonstrations=write_ways(tmp_path / "shown.jsonl", own),
         evaluation={"splits": {"heldout": 2}},
     )
-    inputs = FileInputs(found)
-    kept, reasons = inputs.usable_demonstrations(DIALECT, [])
+    inputs = FileData(found)
+    kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
     assert {t.task.id for t in kept} == ids(inputs.train_tasks())
-    assert reasons == {ASKED: 2}
-    assert inputs.notes("demonstrations", DIALECT, []) == [f"2 left out: {ASKED}"]
-    assert inputs.notes_of_shown("demonstrations") == [f"2 left out: {ASKED}"]
+    assert reasons == {IN_EVALUATION: 2}
+    assert inputs.dataset_notes("demonstrations", DIALECT, []) == [f"2 left out: {IN_EVALUATION}"]
+    assert inputs.demonstration_notes("demonstrations") == [f"2 left out: {IN_EVALUATION}"]
 
 
 @pytest.mark.parametrize("data", ["demonstrations", "pairs"])
@@ -147,7 +149,7 @@ def test_without_any_other_question_one_sentence_says_what_to_do(data: str, tmp_
         **{data: write_ways(tmp_path / f"{data}.jsonl", own)},
         evaluation={"tasks": write(tmp_path / "asked.jsonl", own)},
     )
-    inputs = FileInputs(found)
+    inputs = FileData(found)
     read = inputs.pairs if data == "pairs" else inputs.trajectories
     with pytest.raises(
         UserError, match=r"can be used \(6 asked by an evaluation\): give some of o"
@@ -159,18 +161,18 @@ def test_a_question_that_stands_twice_in_a_file_is_on_one_side(tmp_path: Path) -
     own = [question(town) for town in TOWNS]
     again = [Task(f"again {task.id}", task.question.upper(), task.answers) for task in own]
     file = write(tmp_path / "tasks.jsonl", [*own, *again])
-    inputs = FileInputs(recipe(tmp_path, tasks=file, evaluation={"splits": {"heldout": 4}}))
+    inputs = FileData(recipe(tmp_path, tasks=file, evaluation={"splits": {"heldout": 4}}))
     asked = {plain(task.question) for task in inputs.test_tasks()}
     assert not asked & {plain(task.question) for task in inputs.train_tasks()}
     count = 8 - len(inputs.train_tasks())
     assert count > 0
-    assert f"{count} questions of {file} left out: {ASKED}" in inputs.remarks()
+    assert f"{count} questions of {file} left out: {IN_EVALUATION}" in inputs.warnings()
 
 
 def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
     asked = Task("x", "Who founded the old harbour town of Northport?", ("Ada Lind",))
     near = Task("y", "Who founded the old harbour town of Northport then?", ("Ada Lind",))
-    inputs = FileInputs(
+    inputs = FileData(
         recipe(
             tmp_path,
             tasks=write(tmp_path / "tasks.jsonl", [near, question("Eastwick")]),
@@ -179,11 +181,11 @@ def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
             evaluation={"tasks": write(tmp_path / "asked.jsonl", [asked])},
         )
     )
-    [remark] = inputs.remarks()
-    [of_demonstrations] = inputs.notes("demonstrations", DIALECT, [])
-    [of_pairs] = inputs.notes("pairs", DIALECT, [])
+    [remark] = inputs.warnings()
+    [of_demonstrations] = inputs.dataset_notes("demonstrations", DIALECT, [])
+    [of_pairs] = inputs.dataset_notes("pairs", DIALECT, [])
     for note in (remark, of_demonstrations, of_pairs):
-        assert isinstance(note, Doubt)
+        assert isinstance(note, CheckWarning)
         assert note.startswith("1 of the questions of ")
         assert f"such as {near.question!r}, where it asks {asked.question!r}" in note
     assert near.id in ids(trained_on(inputs))
@@ -193,7 +195,7 @@ def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) 
     """They may be the same in other words, or others of a file whose ids are made alike."""
     own = [question("Eastwick"), Task("q1", "Who paints?", ("Ada",))]
     asked = [Task("q1", "Who sings?", ("Bo",))]
-    inputs = FileInputs(
+    inputs = FileData(
         recipe(
             tmp_path,
             tasks=write(tmp_path / "tasks.jsonl", own),
@@ -203,14 +205,14 @@ def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) 
     )
     assert ids(trained_on(inputs)) == {own[0].id}
     for notes in (
-        inputs.remarks(),
-        inputs.notes("demonstrations", DIALECT, []),
-        inputs.notes_of_shown("demonstrations"),
+        inputs.warnings(),
+        inputs.dataset_notes("demonstrations", DIALECT, []),
+        inputs.demonstration_notes("demonstrations"),
     ):
         count, doubt = notes
         assert count.startswith("1 ")
-        assert count.endswith(f"left out: {ASKED}")
-        assert isinstance(doubt, Doubt)
+        assert count.endswith(f"left out: {IN_EVALUATION}")
+        assert isinstance(doubt, CheckWarning)
         assert "such as 'Who paints?', where it asks 'Who sings?': give them ids" in doubt
 
 
@@ -224,12 +226,12 @@ def test_a_single_file_is_the_held_out_split(tmp_path: Path) -> None:
         tasks=write(tmp_path / "tasks.jsonl", own),
         evaluation={"tasks": write(tmp_path / "asked.jsonl", asked)},
     )
-    inputs = FileInputs(found)
+    inputs = FileData(found)
     assert ids(inputs.train_tasks()) == ids(own)
     assert [(t.id, t.meta["split"]) for t in inputs.test_tasks()] == [
         (task.id, "heldout") for task in asked
     ]
-    assert (inputs.remarks(), found.evaluation.leading) == ([], "heldout")
+    assert (inputs.warnings(), found.evaluation.leading_split) == ([], "heldout")
     assert parse_recipe(dump_recipe(found)) == found
 
 
@@ -241,11 +243,11 @@ def test_every_file_is_a_split(tmp_path: Path) -> None:
     def splits(**wanted: int) -> tuple[list[str], list[str]]:
         evaluation: dict[str, Any] = {"tasks": {"nq": nq, "hotpot": hotpot}}
         evaluation |= {"splits": wanted} if wanted else {}
-        inputs = FileInputs(recipe(tmp_path, tasks=own, evaluation=evaluation))
+        inputs = FileData(recipe(tmp_path, tasks=own, evaluation=evaluation))
         assert len(inputs.train_tasks()) == 4 - wanted.get("heldout", 0)
         asked = [task.meta["split"] for task in inputs.test_tasks()]
-        assert inputs.recipe.evaluation.leading == asked[0]
-        return asked, inputs.remarks()
+        assert inputs.recipe.evaluation.leading_split == asked[0]
+        return asked, inputs.warnings()
 
     assert splits() == (["nq"] * 3 + ["hotpot"] * 3, [])
     asked, remarks = splits(hotpot=2)
@@ -261,7 +263,7 @@ def test_the_questions_of_a_part_are_the_same_for_every_seed(tmp_path: Path) -> 
     file = write(tmp_path / "asked.jsonl", [question(f"Town{n}") for n in range(50)])
     evaluation = {"tasks": {"some": file}, "splits": {"some": 10}}
     first, second = (
-        FileInputs(recipe(tmp_path, tasks=own, evaluation=evaluation, seed=seed)).test_tasks()
+        FileData(recipe(tmp_path, tasks=own, evaluation=evaluation, seed=seed)).test_tasks()
         for seed in (0, 1)
     )
     assert first == second
@@ -274,7 +276,7 @@ def test_files_that_count_alike_have_questions_with_ids_of_their_own(tmp_path: P
         "nq": write(tmp_path / "nq.jsonl", one),
         "hotpot": write(tmp_path / "hotpot.jsonl", other),
     }
-    inputs = FileInputs(recipe(tmp_path, evaluation={"tasks": files}))
+    inputs = FileData(recipe(tmp_path, evaluation={"tasks": files}))
     assert [task.id for task in inputs.test_tasks()] == ["test_0", "hotpot:test_0"]
 
 
@@ -291,7 +293,7 @@ def test_demonstrations_need_no_questions_to_train_on(tmp_path: Path) -> None:
     notes: list[str] = []
     assert check_recipe(found, tmp_path, lambda name, noted, _: notes.extend(noted)) == []
     assert "0 to train" in notes
-    assert f"2 left out: {ASKED}" in notes
+    assert f"2 left out: {IN_EVALUATION}" in notes
 
 
 @pytest.mark.parametrize(
@@ -338,7 +340,7 @@ def test_what_cannot_be_asked_is_refused(
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    inputs = FileInputs(recipe(tmp_path, evaluation={"tasks": str(tmp_path / "empty.jsonl")}))
+    inputs = FileData(recipe(tmp_path, evaluation={"tasks": str(tmp_path / "empty.jsonl")}))
     with pytest.raises(UserError, match=r"empty\.jsonl holds no questions"):
         inputs.test_tasks()
 
@@ -358,15 +360,15 @@ def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) 
         evaluation={"tasks": files, "during": {"every": 1, "questions": 5}},
         budget={"total_tokens": 900, "turn_tokens": 8},
     )
-    said: list[str] = []
+    messages: list[str] = []
 
     def listen(event: Any) -> None:
-        if isinstance(event, Said):
-            said.append(event.text)
+        if isinstance(event, LogMessage):
+            messages.append(event.text)
 
-    report = run_recipe(found, tmp_path / "run", Events([listen]))
-    assert f"2 questions of {found.tasks} left out: {ASKED}" in said
-    assert f"stage sft: 2 left out: {ASKED}" in said
+    report = run_recipe(found, tmp_path / "run", EventBus([listen]))
+    assert f"2 questions of {found.tasks} left out: {IN_EVALUATION}" in messages
+    assert f"stage sft: 2 left out: {IN_EVALUATION}" in messages
     for entry in report["evals"].values():
         assert entry["split"] == "nq"
         assert {name: part["n"] for name, part in entry["splits"].items()} == {"nq": 1, "hotpot": 1}
@@ -377,8 +379,8 @@ def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) 
 
 def test_calls_of_tools_that_no_prompt_shows_are_told() -> None:
     schema = {"type": "function", "function": {"name": "search", "parameters": {}}}
-    steps = [Action("search", {}), Observation("a"), Action("tides", {}), Observation("b")]
+    steps = [ToolCall("search", {}), Observation("a"), ToolCall("tides", {}), Observation("b")]
     shown = [(Task("1", "Q?", ()), steps), (Task("2", "R?", ()), steps[:2])]
-    [note] = calls_of_others(shown, [schema])
+    [note] = note_unoffered_calls(shown, [schema])
     assert note.startswith("1 call tools that the run does not have, such as 'tides'")
-    assert calls_of_others(shown[1:], [schema]) == []
+    assert note_unoffered_calls(shown[1:], [schema]) == []

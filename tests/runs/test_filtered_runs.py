@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from collecting_parts import status
-from fieldcraft.data.filters import Chain
+from fieldcraft.data.filters import Demonstration
 from fieldcraft.data.steps_io import read_demonstrations
-from fieldcraft.types import Action, Role, Thought
+from fieldcraft.types import Thought, ThoughtRole, ToolCall
 from source_files import lines
 
 pytest.importorskip("datasketch", reason="near duplicates need the extra data")
@@ -19,15 +19,15 @@ def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFi
     """Each of its chains has every mistake, so those that are kept come twice."""
     out = tmp_path / "run"
     assert status("run", *TEAM, "--out", out) == 0
-    told = capsys.readouterr().out
-    assert f"{out}/collect/filtered/card.html" in told
-    assert "left by the filter" in told
+    output = capsys.readouterr().out
+    assert f"{out}/collect/filtered/card.html" in output
+    assert "left by the filter" in output
     collected = read_demonstrations(out / "collect" / "demonstrations.jsonl")
     folder = out / "collect" / "filtered"
-    kept = [Chain(*shown) for shown in read_demonstrations(folder / "demonstrations.jsonl")]
+    kept = [Demonstration(*shown) for shown in read_demonstrations(folder / "demonstrations.jsonl")]
     dropped = read_demonstrations(folder / "dropped.jsonl")
     assert len(kept) == 2 * (len(collected) - len(dropped)) > 0
-    assert all(chain.interactions >= 5 and chain.corrects for chain in kept)
+    assert all(chain.num_interactions >= 5 and chain.has_repaired_error for chain in kept)
     assert all(task.meta["dropped_by"] and task.meta["reason"] for task, _ in dropped)
     card = json.loads((folder / "card.json").read_text())
     assert card["cuts"][0]["before"] == len(collected)
@@ -48,29 +48,31 @@ def test_filters_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     tiny += ["budget.total_tokens=1024", "budget.turn_tokens=320", "stages.sft2.examples=20"]
     tiny += ["stages.sft2.batch=2"]
     assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 5}, redundant: }") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "of 20 left out by complexity" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "of 20 left out by complexity" in output
     assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 999}}") == 2
     assert "sft2" in capsys.readouterr().err
     assert status("check", *tiny, "stages.base.filters={redundant: }") == 2
-    assert "cannot filter its data set 'base'" in capsys.readouterr().err
+    assert "does not support filters for its dataset 'base'" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ("collect.filters={complexty: {}}", "there is no filter 'complexty' among"),
+        ("collect.filters={complexty: {}}", "unknown filter 'complexty'"),
         ("collect.filters.complexity.lest=3", "has no setting 'lest'; did you mean 'least'?"),
         ("collect.filters.contaminated.files=[none.jsonl]", "none.jsonl does not exist"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_asked(
-    tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, change: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (["check"], ["run", "--out", str(tmp_path / "run")]):
         assert status(command[0], *TEAM, change, *command[1:]) == 2
         error = capsys.readouterr().err.replace("Loading torch and transformers ...\n", "")
-        assert told in error
+        assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "run" / "collect" / "attempts.jsonl").exists()
 
@@ -85,5 +87,5 @@ def test_a_benchmark_of_the_users(tmp_path: Path) -> None:
     dropped = read_demonstrations(tmp_path / "second" / "collect" / "filtered" / "dropped.jsonl")
     assert [(t.question, t.meta["reason"]) for t, _ in dropped] == [(asked, "in a benchmark")]
     shown = dropped[0][1]
-    assert any(isinstance(step, Action) for step in shown)
-    assert any(isinstance(step, Thought) and step.role is Role.PLAN for step in shown)
+    assert any(isinstance(step, ToolCall) for step in shown)
+    assert any(isinstance(step, Thought) and step.role is ThoughtRole.PLAN for step in shown)

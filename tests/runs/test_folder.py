@@ -11,8 +11,8 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import read_json
-from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.types import UserError
 
 SFT = {"type": "sft", "data": "d", "steps": 5, "optim": {"lr": 0.1, "warmup": 0}}
@@ -20,7 +20,7 @@ RECIPE: dict[str, Any] = {"recipe": "mini", "world": {"name": "atlas"}, "stages"
 
 
 def opened(path: Path, recipe: dict[str, Any] = RECIPE) -> RunFolder:
-    return open_run(path, parse_recipe(recipe))
+    return open_run_folder(path, parse_recipe(recipe))
 
 
 class Killed(BaseException):
@@ -66,7 +66,7 @@ def test_json_cut_short_leaves_what_was_there(tmp_path: Path) -> None:
     write_json(path, {"a": [1, 2.5, None, "ä"]})
     with pytest.raises(TypeError):
         write_json(path, {"first": 1, "second": object()})  # fails in the middle of the file
-    with pytest.raises(UserError, match=r"would hold a\.1\.mean = inf, which is no finite number"):
+    with pytest.raises(UserError, match=r"would contain a\.1\.mean = inf, which is not finite"):
         write_json(path, {"a": [1.0, {"mean": math.inf}]})
     assert list(path.parent.iterdir()) == [path]
     assert read_json(path, Any, "") == {"a": [1, 2.5, None, "ä"]}
@@ -77,10 +77,10 @@ def test_json_cut_short_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    assert log.rows() == []
+    assert log.read_rows() == []
     log.append({"step": 0, "loss": 0.1 + 0.2})
     log.append({"step": 1, "loss": 1e-30})
-    assert log.rows() == [{"step": 0, "loss": 0.1 + 0.2}, {"step": 1, "loss": 1e-30}]
+    assert log.read_rows() == [{"step": 0, "loss": 0.1 + 0.2}, {"step": 1, "loss": 1e-30}]
 
 
 def test_a_torn_last_line_is_no_row_and_spoils_no_later_one(tmp_path: Path) -> None:
@@ -88,16 +88,16 @@ def test_a_torn_last_line_is_no_row_and_spoils_no_later_one(tmp_path: Path) -> N
     log.append({"step": 0, "loss": 3.0})
     with log.path.open("a") as file:
         file.write('{"step": 1, "lo')
-    assert log.rows() == [{"step": 0, "loss": 3.0}]
-    log.rewind(1)
+    assert log.read_rows() == [{"step": 0, "loss": 3.0}]
+    log.truncate_after(1)
     log.append({"step": 1, "loss": 2.0})
-    assert log.rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "loss": 2.0}]
+    assert log.read_rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "loss": 2.0}]
 
 
 def test_a_file_that_is_one_torn_line_has_no_rows(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.path.write_text('{"step": 0')
-    assert log.rows() == []
+    assert log.read_rows() == []
 
 
 def test_rows_of_finished_steps_that_are_missing_are_told(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rows_of_finished_steps_that_are_missing_are_told(tmp_path: Path) -> Non
     log.path.parent.mkdir()
     log.append({"step": 0})
     with pytest.raises(UserError) as caught:
-        log.rewind(2)
+        log.truncate_after(2)
     assert str(caught.value) == (
         f"{log.path} holds 1 rows for 2 finished steps; rename {tmp_path / 'sft'} to sft.damaged to"
         " train this stage again."
@@ -114,11 +114,11 @@ def test_rows_of_finished_steps_that_are_missing_are_told(tmp_path: Path) -> Non
 
 def test_rewinding_forgets_steps_that_are_done_again(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "new" / "metrics.jsonl")
-    log.rewind(0)
+    log.truncate_after(0)
     for step in range(5):
         log.append({"step": step})
-    log.rewind(3)
-    assert log.rows() == [{"step": 0}, {"step": 1}, {"step": 2}]
+    log.truncate_after(3)
+    assert log.read_rows() == [{"step": 0}, {"step": 1}, {"step": 2}]
 
 
 # -- the run ------------------------------------------------------------------------------------
@@ -133,13 +133,13 @@ def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        ({**RECIPE, "seed": 7}, "seed=0 there, 7 here"),
+        ({**RECIPE, "seed": 7}, "seed=0 in the folder, 7 in this recipe"),
         (
             {**RECIPE, "stages": {"sft": {**SFT, "optim": {"lr": 0.2, "warmup": 1}}}},
-            "stages.sft.optim.lr=0.1 there, 0.2 here",
+            "stages.sft.optim.lr=0.1 in the folder, 0.2 in this recipe",
         ),
-        ({**RECIPE, "stages": {}}, "stages.sft={.*'steps': 5.* there, None here"),
-        ({**RECIPE, "device": "cpu"}, "device=auto there, cpu here"),
+        ({**RECIPE, "stages": {}}, "stages.sft={.*'steps': 5.* in the folder, None in this recipe"),
+        ({**RECIPE, "device": "cpu"}, "device=auto in the folder, cpu in this recipe"),
     ],
 )
 def test_another_recipe_is_refused_by_its_first_difference(
@@ -204,6 +204,6 @@ def test_a_part_is_made_once(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        folder.once("start/world", make)
+        folder.make_once("start/world", make)
     for _ in range(2):
-        assert (folder.once("start/world", make) / "corpus").read_text() == "2"
+        assert (folder.make_once("start/world", make) / "corpus").read_text() == "2"

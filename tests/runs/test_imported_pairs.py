@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.data.steps_io import StepPair, write_pairs
-from fieldcraft.dialects import get_dialect
+from fieldcraft.data.steps_io import ContrastivePair, write_pairs
+from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.build import make_correct
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.runs.setup import Unasked, unasked
-from fieldcraft.types import Action, Answer, Task, Thought
+from fieldcraft.runs.build import make_verdict_reward
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.setup import PlaceholderReward, list_deferred_graders
+from fieldcraft.types import Answer, Task, Thought, ToolCall
 
 pytest.importorskip("math_verify", reason="mathematics needs the extra code")
-DIALECT = get_dialect("search-r1", tiny_tokenizer())
+DIALECT = make_dialect("search-r1", tiny_tokenizer())
 MATH = Task("math", "What is 1/2 of 3/2?", ("\\frac{3}{4}",), {"graded_by": "math"})
-LOOKS = (Thought("I look."), Action("search", {"query": "it"}))
+LOOKS = (Thought("I look."), ToolCall("search", {"query": "it"}))
 
 
-def pair(chosen: str, rejected: str, task: Task = MATH) -> StepPair:
+def pair(chosen: str, rejected: str, task: Task = MATH) -> ContrastivePair:
     """Each way ends in this answer, or in a search where there is none."""
     ways = ((Thought("I think."), Answer(text)) if text else LOOKS for text in (chosen, rejected))
-    return StepPair(task, (), *ways)
+    return ContrastivePair(task, (), *ways)
 
 
 def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -> None:
@@ -36,14 +36,14 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     files = [f"model={model}", f"tasks={tmp_path / 'tasks.json'}", "correct=auto", "tools=[]"]
     recipe = load_recipe("torl", [*files, f"pairs={tmp_path / 'pairs.jsonl'}"])
-    kept, reasons = FileInputs(recipe).usable_pairs(DIALECT, [])
+    kept, reasons = FileData(recipe).load_usable_pairs(DIALECT, [])
     assert len(kept) == len(good)
     assert reasons == {
         "that chooses a wrong answer or rejects a right one": 2,
         "with an answer that nothing can grade": 1,
     }
-    trusting = FileInputs(recipe.model_copy(update={"ungraded": "trust"}))
-    assert len(trusting.usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
+    trusting = FileData(recipe.model_copy(update={"ungraded": "trust"}))
+    assert len(trusting.load_usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
 
 
 def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -> None:
@@ -58,9 +58,11 @@ def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -
     alone = load_recipe("torl", [*files, pairs])
     found = []
     for recipe in (judged, alone):
-        inputs = FileInputs(recipe)
-        inputs.unasked = unasked(recipe)
-        inputs.correct = make_correct(recipe, *map(Unasked, inputs.unasked))
-        kept, reasons = inputs.usable_pairs(DIALECT, [])
+        inputs = FileData(recipe)
+        inputs.deferred_graders = list_deferred_graders(recipe)
+        inputs.verdict_reward = make_verdict_reward(
+            recipe, *map(PlaceholderReward, inputs.deferred_graders)
+        )
+        kept, reasons = inputs.load_usable_pairs(DIALECT, [])
         found.append((len(kept), dict(reasons)))
     assert found == [(1, {}), (0, {"with an answer that nothing can grade": 1})]

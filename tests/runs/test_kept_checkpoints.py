@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.engine.recommended import read_ends
+from fieldcraft.engine.generation_config import read_eos_token_ids
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.exporting import export
+from fieldcraft.runs.export import export
 from fieldcraft.runs.folder import find_model
-from fieldcraft.train.checkpoint import saved_steps
+from fieldcraft.train.checkpoint import list_checkpoint_steps
 from fieldcraft.train.model import load_model
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import UserError
 from tiny_runs import run_tiny
 from training_parts import Steps, make_trainer, run_stage
@@ -26,11 +26,11 @@ def test_so_many_of_the_newest_stay(keep: int | str | None, left: int, tmp_path:
     settings = {"steps": 5, "checkpoint_every": 1, "keep_checkpoints": keep}
     stage = Rl.model_validate({"type": "rl", "optim": {"lr": 1.0}, **settings})
 
-    def step(_: int) -> Row:
+    def step(_: int) -> StepMetrics:
         return {"tokens": 1}
 
     run_stage(Steps(make_trainer(tmp_path / "start", steps=5), step), stage, tmp_path / "rl")
-    assert saved_steps(tmp_path / "rl") == [1, 2, 3, 4, 5][-left:]
+    assert list_checkpoint_steps(tmp_path / "rl") == [1, 2, 3, 4, 5][-left:]
 
 
 @pytest.mark.parametrize("keep", ["0", "some", "-1", "true"])
@@ -42,7 +42,7 @@ def test_what_is_no_number_of_checkpoints_is_refused(keep: str) -> None:
 @pytest.mark.parametrize(("keep", "left"), [("all", [1, 2, 3, 4]), ("2", [3, 4]), ("null", [])])
 def test_a_stage_that_is_done_still_has_them(keep: str, left: list[int], tmp_path: Path) -> None:
     run = run_tiny(tmp_path, *STEPS, f"stages.one.keep_checkpoints={keep}")
-    assert saved_steps(run / "one") == left
+    assert list_checkpoint_steps(run / "one") == left
 
 
 def test_each_is_an_agent_and_the_last_one_is_the_model(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_adapter_is_made_a_model(tmp_path: Path) -> None:
     export(run / "one", tmp_path / "of a stage", "float32")
     whole = weights(tmp_path / "whole")
     for name in ("of a checkpoint", "of a stage"):
-        assert read_ends(tmp_path / name) == read_ends(tmp_path / "whole")
+        assert read_eos_token_ids(tmp_path / name) == read_eos_token_ids(tmp_path / "whole")
         made = weights(tmp_path / name)
         assert made.keys() == whole.keys()
         assert [key for key in made if not torch.equal(made[key], whole[key])] == []

@@ -12,15 +12,15 @@ pytest.importorskip("babel", reason="needs the extra gazetteer")
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.dialects import get_dialect
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, Said
+from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.runs import knowledge
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.knowledge import Asking, first_line
+from fieldcraft.runs.knowledge import KnowledgeProber, extract_answer
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.gazetteer.world import GazetteerWorld
@@ -46,20 +46,22 @@ class FewProbesWorld(GazetteerWorld):
     def probes(self) -> list[Task]:
         return super().probes()[:PROBES]
 
-    def knowing(self, rates: Mapping[str, float]) -> GazetteerWorld:
-        told = {probe.id: float(rates.get(probe.id, 1.0)) for probe in super().probes()}
-        return super().knowing(told)
+    def with_probe_rates(self, rates: Mapping[str, float]) -> GazetteerWorld:
+        known_rates = {probe.id: float(rates.get(probe.id, 1.0)) for probe in super().probes()}
+        return super().with_probe_rates(known_rates)
 
 
 def test_the_first_line_of_a_continuation_is_graded() -> None:
-    assert first_line(" Kenya.\n\nQ: In which") == "Kenya"
-    assert first_line("") == ""
+    assert extract_answer(" Kenya.\n\nQ: In which") == "Kenya"
+    assert extract_answer("") == ""
     probe = Task("Nairobi|country", "Q: In which country is Nairobi?\nA:", ("Kenya", "KEN"))
-    dialect = get_dialect("autocoa", tiny_tokenizer(), "")
-    for said, right in ((" Kenya\n", True), (" KEN", True), (" Uganda\nKenya", False)):
-        engine = ScriptedEngine(dialect.tokenizer, [said])
+    dialect = make_dialect("autocoa", tiny_tokenizer(), "")
+    for message, right in ((" Kenya\n", True), (" KEN", True), (" Uganda\nKenya", False)):
+        engine = ScriptedEngine(dialect.tokenizer, [message])
         assert (
-            asyncio.run(Asking(engine, dialect, Grader(ExactMatch())).is_right(probe, "key"))
+            asyncio.run(
+                KnowledgeProber(engine, dialect, Grader(ExactMatch())).is_correct(probe, "key")
+            )
             is right
         )
         assert dialect.tokenizer.decode(engine.prompts[0]) == probe.question
@@ -70,12 +72,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of the samples that are taken. The first half of the probes is always right."""
     taken: list[str] = []
 
-    async def is_right(self: Asking, probe: Task, key: str) -> bool:
+    async def is_right(self: KnowledgeProber, probe: Task, key: str) -> bool:
         taken.append(key)
         return probe.id in first
 
     first = {probe.id for probe in FewProbesWorld(0, cities=20).probes()[: PROBES // 2]}
-    monkeypatch.setattr(knowledge.Asking, "is_right", is_right)
+    monkeypatch.setattr(knowledge.KnowledgeProber, "is_correct", is_right)
     return taken
 
 
@@ -87,32 +89,34 @@ def test_a_run_measures_it_first_and_once_for_each_model(
     write_tiny_checkpoint(tmp_path / "model", "qwen2")
     (tmp_path / "knowing.yaml").write_text(RECIPE)
     recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
-    said: list[str] = []
+    messages: list[str] = []
 
     def hear(event: object) -> None:
-        said.extend([event.text] if isinstance(event, Said) else [])
+        messages.extend([event.text] if isinstance(event, LogMessage) else [])
 
-    run_recipe(recipe, tmp_path / "one", Events([hear]))
-    assert len(asked) == PROBES * knowledge.SAMPLES
+    run_recipe(recipe, tmp_path / "one", EventBus([hear]))
+    assert len(asked) == PROBES * knowledge.SAMPLES_PER_PROBE
     journal = (tmp_path / "one/knowledge.jsonl").read_text()
     lines = [json.loads(line) for line in journal.splitlines()]
     assert sorted(line["right"] for line in lines) == [0, 0, 0, 8, 8, 8]
-    assert any(line.startswith("knowledge: known in 0.75 of the samples or more") for line in said)
+    assert any(
+        line.startswith("knowledge: known in 0.75 of the samples or more") for line in messages
+    )
     tasks = read_tasks(tmp_path / "one/world/evaluation.jsonl")
     assert {task.meta["split"] for task in tasks} == {"heldout", "known"}
-    assert find_agent(tmp_path / "one").inputs.test_tasks() == tasks
+    assert find_agent(tmp_path / "one").data_source.test_tasks() == tasks
 
     again = load_recipe(
         str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_rows=8"]
     )
-    run_recipe(again, tmp_path / "two", Events([hear]))  # the same model: nothing is sampled
-    assert len(asked) == PROBES * knowledge.SAMPLES
+    run_recipe(again, tmp_path / "two", EventBus([hear]))  # the same model: nothing is sampled
+    assert len(asked) == PROBES * knowledge.SAMPLES_PER_PROBE
     assert read_tasks(tmp_path / "two/world/evaluation.jsonl") == tasks
 
     write_tiny_checkpoint(tmp_path / "other", "qwen2", seed=1)
     other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'other'}"])
-    run_recipe(other, tmp_path / "three", Events([hear]))  # another model
-    assert len(asked) == 2 * PROBES * knowledge.SAMPLES
+    run_recipe(other, tmp_path / "three", EventBus([hear]))  # another model
+    assert len(asked) == 2 * PROBES * knowledge.SAMPLES_PER_PROBE
 
 
 @pytest.mark.long
@@ -125,18 +129,18 @@ def test_what_was_sampled_before_an_interrupt_is_not_sampled_again(
     recipe = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}"])
     taken: list[str] = []
 
-    async def is_right(self: Asking, probe: Task, key: str) -> bool:
+    async def is_right(self: KnowledgeProber, probe: Task, key: str) -> bool:
         taken.append(key)
-        if len(taken) == PROBES * knowledge.SAMPLES // 2:
+        if len(taken) == PROBES * knowledge.SAMPLES_PER_PROBE // 2:
             raise UserError("interrupted")
         return True
 
-    monkeypatch.setattr(knowledge.Asking, "is_right", is_right)
-    monkeypatch.setattr(knowledge, "ROWS", 1)  # one probe after the other
+    monkeypatch.setattr(knowledge.KnowledgeProber, "is_correct", is_right)
+    monkeypatch.setattr(knowledge, "MAX_CONCURRENT_PROBES", 1)  # one probe after the other
     with pytest.raises(UserError, match="interrupted"):
-        run_recipe(recipe, tmp_path / "run", Events([]))
+        run_recipe(recipe, tmp_path / "run", EventBus([]))
     done = len((tmp_path / "run/knowledge.jsonl").read_text().splitlines())
     assert done == PROBES // 2 - 1
     before = len(taken)
-    run_recipe(recipe, tmp_path / "run", Events([]))
-    assert len(taken) - before == (PROBES - done) * knowledge.SAMPLES
+    run_recipe(recipe, tmp_path / "run", EventBus([]))
+    assert len(taken) - before == (PROBES - done) * knowledge.SAMPLES_PER_PROBE

@@ -8,10 +8,10 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects import make_dialect
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.runs.tool_notes import look_at_tool
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.tool_notes import check_tool
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
@@ -64,9 +64,9 @@ def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
 
 
 def usable(folder: Path, lines: list[Any], dialect: str, **keys: Any) -> tuple[int, dict[str, int]]:
-    found = FileInputs(recipe(folder, lines, **keys))
-    spoken = get_dialect(dialect, tiny_tokenizer())
-    kept, reasons = found.usable_demonstrations(spoken, [])
+    found = FileData(recipe(folder, lines, **keys))
+    spoken = make_dialect(dialect, tiny_tokenizer())
+    kept, reasons = found.load_usable_demonstrations(spoken, [])
     return len(kept), dict(reasons)
 
 
@@ -84,7 +84,9 @@ def test_a_bad_demonstration_leaves_itself_out(
     tmp_path: Path, dialect: str, bad: Any, reason: str
 ) -> None:
     assert usable(tmp_path, [GOOD] * 9 + [bad], dialect) == (9, {reason: 1})
-    with pytest.raises(UserError, match=r"2 of the 11 records .* agree by max_left_out=0\.19\."):
+    with pytest.raises(
+        UserError, match=r"2 of the 11 records .* allow it with max_left_out=0\.19\."
+    ):
         usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect)
     agreed = usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect, max_left_out=0.19)
     assert agreed == (9, {reason: 2})
@@ -104,16 +106,18 @@ def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     corpus.write_text('{"text": "a"}\n{"picture": "b"}\n{"text": "c"}\n')
     keys: dict[str, Any] = {"corpus": str(corpus), "tools": ["search"]}
     found = recipe(tmp_path, [GOOD], max_left_out=0.4, **keys)
-    told = f"1 of {corpus} left out: no passage"
-    _, notes = look_at_tool(found, found.tools[0], tmp_path)
-    assert notes[:2] == ["2 passages", told]
-    inputs, world = FileInputs(found), tmp_path / "world"
+    message = f"1 of {corpus} left out: no passage"
+    _, notes = check_tool(found, found.tools[0], tmp_path)
+    assert notes[:2] == ["2 passages", message]
+    inputs, world = FileData(found), tmp_path / "world"
     world.mkdir()
-    inputs.write_world(world)
-    assert inputs.remarks_on_corpus() == [told]
+    inputs.write_files(world)
+    assert inputs.corpus_warnings() == [message]
     written = (world / "corpus.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in written]
     assert texts == ["a", "c"]
     strict = recipe(tmp_path, [GOOD], **keys)
-    with pytest.raises(UserError, match=r"1 of the 3 records .* agree by max_left_out=0\.34\."):
-        look_at_tool(strict, strict.tools[0], tmp_path)
+    with pytest.raises(
+        UserError, match=r"1 of the 3 records .* allow it with max_left_out=0\.34\."
+    ):
+        check_tool(strict, strict.tools[0], tmp_path)

@@ -15,21 +15,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("lost", "reader", "told"),
+    ("lost", "reader", "message"),
     [
         ("index", "ask", "out/index holds no search index: run the recipe again, which builds it"),
         ("evaluations", "show", "out has no evaluation yet: let 'fieldcraft run' resume it."),
     ],
 )
 def test_a_finished_run_makes_again_what_it_has_lost(
-    lost: str, reader: str, told: str, home: Home, capsys: pytest.CaptureFixture[str]
+    lost: str, reader: str, message: str, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = home.path / "out" / "two" / "model" / "model.safetensors"
     trained = weights.stat().st_mtime_ns
     shutil.rmtree(home.path / "out" / lost)
     capsys.readouterr()
     assert status(*home.command(reader)) == 2
-    assert told in sentence(capsys)
+    assert message in sentence(capsys)
     assert status(*home.command("run", "out")) == 0
     assert status(*home.command(reader)) == 0
     assert weights.stat().st_mtime_ns == trained
@@ -40,4 +40,4 @@ def test_a_model_without_an_index_is_not_offered_a_search_in_silence(
 ) -> None:
     capsys.readouterr()
     assert status(*home.command("eval", "model"), "--tool", "search") == 2
-    assert "model has nothing to search: give --index or --search-url" in sentence(capsys)
+    assert "model has no search index or server: give --index or --search-url" in sentence(capsys)

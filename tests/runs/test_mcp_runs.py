@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
+from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER, read_training_rollouts
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import context
 from mcp_parts import lives, started, write_server
@@ -39,7 +39,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stages = {"sft": sft | {"optim": {"lr": 1e-2, "schedule": "linear"}}}
     recipe = recipe_of(folder, folder / "model", write_server(folder), stages)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        patch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
         assert status("run", write(folder, recipe), "--out", folder / "run") == 0
     return folder
 
@@ -47,7 +47,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recipe(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Reinforcement learning of that model, with a server of its own."""
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     rl = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "entropy_coef": 0.01}
     stages = {"rl": rl | {"checkpoint_every": 1, "optim": {"lr": 1e-5}}}
     return recipe_of(taught, taught / "run" / "sft" / "model", write_server(tmp_path), stages)
@@ -88,7 +88,11 @@ def test_from_a_check_to_an_answer(
     assert "1 of '" in " ".join(capsys.readouterr().out.split())
     assert status("run", file, "--out", whole) == 0
     answered = list(read_trajectories(whole / "evaluations" / "rl.jsonl"))
-    asked = [c for kept in read_rollouts(whole / "rl" / ROLLOUTS) for c in kept.trajectory.calls]
+    asked = [
+        c
+        for kept in read_training_rollouts(whole / "rl" / ROLLOUTS_FOLDER)
+        for c in kept.trajectory.calls
+    ]
     assert "a" in [call.observation for call in asked]
     assert "All notes come back." in answered[0].segments[0].text  # the server's description
 
@@ -138,8 +142,8 @@ def test_a_server_that_breaks_stops_the_run_with_a_sentence(
     """Whichever watch sees it first: that of an evaluation, or that of the training."""
     recipe["tools"] = [{"mcp": write_server(tmp_path, BREAKS)}]
     assert status("run", write(tmp_path, recipe), "--out", tmp_path / "run") == 2
-    said = sentence(capsys)
-    assert "the last with 'The server of note is not there: it ended'" in said
+    message = sentence(capsys)
+    assert "the last with 'The server of note is not there: it ended'" in message
 
 
 @pytest.mark.long
@@ -153,13 +157,13 @@ def test_a_check_names_every_problem(
     assert status("check", write(tmp_path, recipe)) == 2
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert "because there is no command 'no-such-server'" in first
-    assert "2 tools are called 'count': give each a name of its own" in second
+    assert "2 tools have the name 'count': give each a unique name" in second
 
 
 @pytest.mark.parametrize(
     ("tools", "complaint"),
     [
-        ([{"mcp": "x", "called": "find"}], "an MCP server names its tools itself, so write prefix"),
+        ([{"mcp": "x", "called": "find"}], "tools of an MCP server cannot be renamed: use prefix"),
         ([{"name": "mcp"}], "the tool 'mcp' needs the setting 'mcp'"),
     ],
 )

@@ -9,10 +9,10 @@ from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import memory
-from fieldcraft.runs.machine_memory import machine_memory
+from fieldcraft.runs.machine_memory import read_memory_limit
 from fieldcraft.runs.memory import PROCESS_BYTES
-from fieldcraft.runs.memory_advice import Sized
-from fieldcraft.train.output_layer import PIECE
+from fieldcraft.runs.memory_advice import RecipeSizes
+from fieldcraft.train.output_layer import MAX_CHUNK_LOGITS
 
 PARAMETERS = 1000
 SHAPE = {"vocab_size": 10, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -28,9 +28,9 @@ def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
     smoke = load_recipe("smoke", ["stages.rl2.start=null", "evaluation.concurrency=1", *overrides])
     recipe = smoke.model_copy(update={"stages": {"rl2": smoke.stages["rl2"]}})
     config = Qwen2Config(**SHAPE, **HEADS)
-    monkeypatch.setattr(memory, "free_memory", lambda _: there)
-    setup = Sized(recipe, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
-    [problem] = memory.memory_problems(setup, [])
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: there)
+    setup = RecipeSizes(recipe, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
+    [problem] = memory.check_memory(setup, [])
     found = re.fullmatch(r".* needs about \S+ GB of memory and cpu has \S+ GB: (.*)\.", problem)
     assert found is not None, problem
     return found[1]
@@ -38,35 +38,35 @@ def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
 
 def test_rows_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     there = MODEL + 20 * ROW + ROW // 2
-    told = advice(monkeypatch, there, "max_rows=64", "stages.rl2.optim.micro_tokens=600")
-    assert told == "set max_rows=20, with which it fits"
+    hint = advice(monkeypatch, there, "max_rows=64", "stages.rl2.optim.micro_tokens=600")
+    assert hint == "set max_rows=20, with which it fits"
 
 
 def test_tokens_of_a_micro_batch_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     there = MODEL + GRADIENTS + 3000 * TOKEN + TOKEN - 1
-    assert PIECE > 8192 * 10
-    told = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=8192")
-    assert told == "set stages.rl2.optim.micro_tokens=3000, with which it fits"
+    assert MAX_CHUNK_LOGITS > 8192 * 10
+    hint = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=8192")
+    assert hint == "set stages.rl2.optim.micro_tokens=3000, with which it fits"
 
 
 def test_activations_of_one_long_text_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A micro-batch holds at least one text, so fewer tokens help nothing."""
     there = MODEL + GRADIENTS + 400 * TOKEN
-    told = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=600")
-    assert told == "set stages.rl2.optim.activation_checkpointing=true, with which it fits"
+    hint = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=600")
+    assert hint == "set stages.rl2.optim.activation_checkpointing=true, with which it fits"
 
 
 def test_the_length_dominates_where_all_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
     there = MODEL + GRADIENTS + 500 * kept
     own = ["stages.rl2.optim.micro_tokens=16", "stages.rl2.optim.activation_checkpointing=true"]
-    told = advice(monkeypatch, there, "max_rows=1", *own)
-    assert told == "set budget.total_tokens=500, with which it fits"
+    hint = advice(monkeypatch, there, "max_rows=1", *own)
+    assert hint == "set budget.total_tokens=500, with which it fits"
 
 
 def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = advice(monkeypatch, MODEL - 1)
-    assert told == ("its weights alone take 0.6 GB, so take a smaller model")
+    hint = advice(monkeypatch, MODEL - 1)
+    assert hint == ("its weights alone need 0.6 GB, so use a smaller model")
 
 
 def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,8 @@ def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) 
     there = MODEL + GRADIENTS + 600 * kept
     assert 5 * ROW < GRADIENTS + 600 * kept < 6 * ROW
     own = ["stages.rl2.optim.micro_tokens=8192", "max_rows=64"]
-    told = advice(monkeypatch, there, *own)
-    assert told == (
+    hint = advice(monkeypatch, there, *own)
+    assert hint == (
         "set stages.rl2.optim.activation_checkpointing=true, stages.rl2.optim.micro_tokens=600 and"
         " max_rows=5, with which it fits"
     )
@@ -84,10 +84,12 @@ def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = load_recipe("smoke", ["max_rows=64"]).model_copy(update={"stages": {}})
-    monkeypatch.setattr(memory, "free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW)
+    monkeypatch.setattr(
+        memory, "read_free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW
+    )
     config = Qwen2Config(**SHAPE, **HEADS)
-    setup = Sized(smoke, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
-    [problem] = memory.memory_problems(setup, [])
+    setup = RecipeSizes(smoke, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
+    [problem] = memory.check_memory(setup, [])
     assert problem.startswith("an evaluation needs about ")
     assert problem.endswith(": set max_rows=7, with which it fits.")
 
@@ -113,6 +115,6 @@ def test_a_control_group_bounds_the_memory(
     own.write_text(f"{listed}\n")
     place.parent.mkdir(parents=True)
     place.write_text(f"{text}\n")
-    physical = machine_memory(tmp_path, tmp_path / "nowhere")
-    assert machine_memory(tmp_path / "groups", own) == (limit or physical)
+    physical = read_memory_limit(tmp_path, tmp_path / "nowhere")
+    assert read_memory_limit(tmp_path / "groups", own) == (limit or physical)
     assert physical > 1_000_000

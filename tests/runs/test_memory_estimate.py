@@ -10,7 +10,7 @@ import torch
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import memory_bytes, within_memory
+from fieldcraft.runs.memory import estimate_stage_memory, raise_memory_errors
 from fieldcraft.types import UserError
 
 TOKENS, WORDS = 1024, 24576
@@ -27,7 +27,7 @@ import re
 from pathlib import Path
 import numpy as np
 from transformers import Qwen2Config, Qwen2ForCausalLM
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer
@@ -39,7 +39,7 @@ ids = np.arange(256)
 weight = np.where(ids > 0, ones, 0)
 units = [(Sample(ids, weight, ones, -ones, -ones, -ones),) for _ in range({TOKENS} // 256)]
 for _ in range(2):
-    trainer.step(units, Surrogate(entropy_coef=0.01), 1.0)
+    trainer.step(units, PolicyGradientLoss(entropy_coef=0.01), 1.0)
 parameters = sum(p.numel() for p in model.parameters())
 # Of this program alone: what getrusage tells includes the process that started it.
 peak = re.search(r"VmHWM:\\s+([0-9]+) kB", Path("/proc/self/status").read_text())
@@ -50,10 +50,10 @@ print(parameters, int(peak[1]) * 1024)
 def test_a_stage_without_memory_ends_with_what_to_lower() -> None:
     with (
         pytest.raises(UserError, match=r"stage 'rl' needs more memory .* lower its optim.micro_t"),
-        within_memory("rl"),
+        raise_memory_errors("rl"),
     ):
         torch.empty(2**55)
-    with pytest.raises(RuntimeError, match="shape"), within_memory("rl"):
+    with pytest.raises(RuntimeError, match="shape"), raise_memory_errors("rl"):
         torch.empty(2) @ torch.empty(3, 3)
 
 
@@ -71,8 +71,8 @@ def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:
         device=torch.device("cpu"),
         config=Qwen2Config(**SHAPE),
         parameters=parameters,
-        trained=parameters,
+        trainable_parameters=parameters,
         has_weights=True,
     )
-    estimate = memory_bytes(setup, recipe.stages["rl2"])
+    estimate = estimate_stage_memory(setup, recipe.stages["rl2"])
     assert peak < estimate < 1.6 * peak

@@ -3,20 +3,22 @@
 from types import SimpleNamespace
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import get_dialect
-from fieldcraft.runs.check import dialect_problems
-from fieldcraft.runs.chosen import Chosen
+from fieldcraft.dialects import make_dialect
+from fieldcraft.runs.check import check_dialect
+from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.types import Task
 
 
 def test_a_question_asked_with_a_tool_that_is_not_there() -> None:
     tools = [{"type": "function", "function": {"name": name}} for name in ("search", "now")]
-    dialect = get_dialect("hermes", tiny_tokenizer())
-    setup = SimpleNamespace(dialect=dialect, schemas=tools, chosen=Chosen(name="hermes"))
+    dialect = make_dialect("hermes", tiny_tokenizer())
+    setup = SimpleNamespace(
+        dialect=dialect, schemas=tools, dialect_choice=DialectChoice(name="hermes")
+    )
     setup.tasks = [Task("q0", "Why?", ()), Task("q1", "Why?", (), {"offered": ["now"]})]
-    assert list(dialect_problems(setup, [])) == []  # type: ignore[arg-type]
+    assert list(check_dialect(setup, [])) == []  # type: ignore[arg-type]
     setup.tasks.append(Task("q2", "Why?", (), {"offered": ["search", "calc"]}))
-    assert list(dialect_problems(setup, [])) == [  # type: ignore[arg-type]
+    assert list(check_dialect(setup, [])) == [  # type: ignore[arg-type]
         "the question 'q2' is asked with the tool 'calc', which the recipe does not have: add it"
         " to tools."
     ]

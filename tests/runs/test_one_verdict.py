@@ -1,6 +1,5 @@
 """One verdict for every use: answers that only a question's own grader tells right from wrong."""
 
-import ast
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,37 +13,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-import fieldcraft
 from chat_server import completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config.collection import Collect
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.config.collection import CollectConfig
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import JudgeModel
-from fieldcraft.data.collect import Collection
+from fieldcraft.config.sections import JudgeConfig
+from fieldcraft.data.collect import DemonstrationCollection
 from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.selection import Tallies, sample
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.selection import TallyJournal, sample_answers
 from fieldcraft.data.steps_io import read_demonstrations, write_demonstrations
-from fieldcraft.data.teachers import Way
-from fieldcraft.dialects import get_dialect
-from fieldcraft.endpoints.openai import ChatEndpoint
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.evals.verifiers import note_picks, vote
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.data.teachers import AnswerMode
+from fieldcraft.dialects import make_dialect
+from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.verifiers import pick_majority, record_picks
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.records.events import nobody
-from fieldcraft.rewards.grading import grader_of
-from fieldcraft.rewards.judge import Judge
-from fieldcraft.rewards.programs import StdinTests, UnitTests
-from fieldcraft.runs.build import make_correct, make_rubric
+from fieldcraft.records.events import ignore_event
+from fieldcraft.rewards.grading import resolve_grader
+from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.rewards.programs import StdinTestReward, UnitTestReward
+from fieldcraft.runs.build import make_rubric, make_verdict_reward
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Answer, Reward, Status, Step, Task, Thought, Trajectory
-from syntax_trees import tree_of
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, DemoStep, Reward, Status, Task, Thought, Trajectory
 from unguarded import Unguarded
 
 pytest.importorskip("math_verify", reason="mathematics needs the extra code")
@@ -86,10 +83,8 @@ WRONG = {
     "judged": "It mirrors the sea.",
     "open": "A stone.",
 }
-EQUALITY = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
-PACKAGE = Path(fieldcraft.__file__).parent
 BY_WHAT_IT_ENDS_IN = {True: RIGHT, False: WRONG}
-DIALECT = get_dialect("search-r1", tiny_tokenizer())
+DIALECT = make_dialect("search-r1", tiny_tokenizer())
 
 
 async def judge_of_the_test(request: Request) -> Response:
@@ -106,7 +101,7 @@ class Graded:
 
     recipe: Recipe
     tasks: dict[str, Task]
-    judge: Judge
+    judge: JudgeReward
     correct: Reward
 
     @property
@@ -117,7 +112,7 @@ class Graded:
 @pytest.fixture(scope="module")
 def judge_url() -> Iterator[str]:
     app = Starlette(routes=[Route("/v1/chat/completions", judge_of_the_test, methods=["POST"])])
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         yield f"{url}/v1"
 
 
@@ -147,14 +142,14 @@ def graded(files: dict[str, Path], model: Path, judge_url: str) -> Graded:
             *("budget.total_tokens=2000", "evaluation.splits.heldout=3"),
         ],
     )
-    judge = Judge(ChatEndpoint(judge_url, "m"), votes=1)
+    judge = JudgeReward(ChatClient(judge_url, "m"), votes=1)
     runner = Unguarded()
-    correct = make_correct(recipe, judge, UnitTests(runner), StdinTests(runner))
+    correct = make_verdict_reward(recipe, judge, UnitTestReward(runner), StdinTestReward(runner))
     tasks = {task.id: task for task in read_tasks(files["tasks"])}
     return Graded(recipe, tasks, judge, correct)
 
 
-def steps(answer: str) -> list[Step]:
+def steps(answer: str) -> list[DemoStep]:
     return [Thought("I think."), Answer(answer)]
 
 
@@ -184,11 +179,11 @@ async def evaluation(graded: Graded, folder: Path) -> Verdicts:
         async def run(task: Task, key: str, right: bool = right) -> Trajectory:
             return answered(task, right)
 
-        rubric = answer_rubric(graded.judge, graded.correct)
-        done = await evaluate([*graded.tasks.values()], run, rubric, 4, "it", nobody)
+        rubric = make_verdict_rubric(graded.judge, graded.correct)
+        done = await evaluate_tasks([*graded.tasks.values()], run, rubric, 4, "it", ignore_event)
         assert {t.task.id: t.correct for t in done} == GRADERS
-        found |= {(t.task.id, right): t.right for t in done}
-        summary = summarise(done, None, (1.0, 1.0))
+        found |= {(t.task.id, right): t.is_correct for t in done}
+        summary = summarise_evaluation(done, None, (1.0, 1.0))
         assert (summary["em"], summary["correct"]) == (float(right), right * len(RECORDS))
         assert (summary["cost_per_success"] is None) == (not right)
     return found
@@ -199,14 +194,14 @@ async def selection(graded: Graded, folder: Path) -> Verdicts:
     for right in (True, False):
 
         async def is_right(task: Task, key: str, right: bool = right) -> bool | None:
-            return await graded.grader.right(task, steps(BY_WHAT_IT_ENDS_IN[right][task.id]))
+            return await graded.grader.grade(task, steps(BY_WHAT_IT_ENDS_IN[right][task.id]))
 
-        tallies = Tallies(folder / f"{right}.jsonl")
+        tallies = TallyJournal(folder / f"{right}.jsonl")
         tasks = [*graded.tasks.values()]
-        await sample(tallies, "it", tasks, 2, 2, is_right, lambda done: None)
+        await sample_answers(tallies, "it", tasks, 2, 2, is_right, lambda done: None)
         found |= {
             (name, right): {1.0: True, 0.0: False, None: None}[tally.rate]
-            for name, tally in tallies.of("it").items()
+            for name, tally in tallies.get_tallies("it").items()
         }
     return found
 
@@ -214,17 +209,21 @@ async def selection(graded: Graded, folder: Path) -> Verdicts:
 class Teacher:
     """Answers wrong, and then right."""
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
         text = BY_WHAT_IT_ENDS_IN[key.endswith(":1")][task.id]
-        return Attempt(tuple(steps(text)), End.ANSWERED)
+        return AgentAttempt(tuple(steps(text)), AttemptStatus.ANSWERED)
 
-    def pairs(self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> str:
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> str:
         return "none"
 
 
 async def collection(graded: Graded, folder: Path) -> Verdicts:
-    settings = Collect(questions=6, contrast=0, tries=2)
-    found = Collection(folder, [*graded.tasks.values()], settings, 0, (Way.COT,))
+    settings = CollectConfig(questions=6, contrast=0, tries=2)
+    found = DemonstrationCollection(
+        folder, [*graded.tasks.values()], settings, 0, (AnswerMode.COT,)
+    )
     await found.run(Teacher(), graded.grader, 2, lambda ended, kept: None)
     found.write(Teacher())
     kept = {t.id: t.meta["right"] for t, _ in read_demonstrations(folder / "demonstrations.jsonl")}
@@ -241,7 +240,7 @@ async def filtering(graded: Graded, folder: Path) -> Verdicts:
     chains = [(t, steps(text[t.id])) for text in (RIGHT, WRONG) for t in tasks]
     found = await apply_filters(chains, {"wrong": {}}, DIALECT, graded.grader, 0)
     assert {reason for _, _, reason in found.dropped} == {"a wrong answer"}
-    kept = {(chain.task.id, chain.answer) for chain in found.kept}
+    kept = {(chain.task.id, chain.answer) for chain in found.accepted}
     return {
         (task.id, right): (task.id, text[task.id]) in kept
         for right, text in BY_WHAT_IT_ENDS_IN.items()
@@ -258,19 +257,21 @@ async def training(graded: Graded, folder: Path) -> Verdicts:
     found: Verdicts = {}
     for task in graded.tasks.values():
         group = [answered(task, True), answered(task, False)]
-        await rubric.prepare(group)
+        await rubric.score_async_rewards(group)
         await rubric.score(group)
         scores = [[t.rewards[name] for name in [*rewards][1:]] for t in group]
         assert scores == [[1.0, 1.0, 1.0], [0.0, -1.0, 0.0]]
         assert [t.reward for t in group] == [4.0, -1.0]
-        found |= {(task.id, right): t.right for t, right in zip(group, (True, False), strict=True)}
+        found |= {
+            (task.id, right): t.is_correct for t, right in zip(group, (True, False), strict=True)
+        }
     return found
 
 
 async def importing(graded: Graded, folder: Path) -> Verdicts:
-    inputs = FileInputs(asking_others(graded.recipe, folder))
-    inputs.correct = graded.correct
-    kept, reasons = await asyncio.to_thread(inputs.usable_demonstrations, DIALECT, [])
+    inputs = FileData(asking_others(graded.recipe, folder))
+    inputs.verdict_reward = graded.correct
+    kept, reasons = await asyncio.to_thread(inputs.load_usable_demonstrations, DIALECT, [])
     assert reasons == {"with a wrong answer": len(RECORDS)}
     read = {(t.task.id, t.answer) for t in kept}
     return {
@@ -285,13 +286,13 @@ async def best_of_three(graded: Graded, folder: Path) -> Verdicts:
     for task in graded.tasks.values():
         for right in (True, False):
             group = [answered(task, r) for r in (not right, right, right)]
-            rubric = answer_rubric(graded.judge, graded.correct)
-            await rubric.prepare(group)
+            rubric = make_verdict_rubric(graded.judge, graded.correct)
+            await rubric.score_async_rewards(group)
             await rubric.score(group)
-            await note_picks(group, [3], vote)
+            await record_picks(group, [3], pick_majority)
             [picked] = [t for t in group if t.rewards["picked"] == 1]
-            assert summarise(group)["sampled"]["best_of"]["mean"] == float(right)
-            found[task.id, right] = picked.right
+            assert summarise_evaluation(group)["sampled"]["best_of"]["mean"] == float(right)
+            found[task.id, right] = picked.is_correct
     return found
 
 
@@ -306,7 +307,7 @@ def test_the_verdict_is_the_same_in_every_use(use: Use, graded: Graded, tmp_path
 
 
 def test_each_task_carries_or_implies_its_grader(graded: Graded) -> None:
-    assert {name: grader_of(task) for name, task in graded.tasks.items()} == GRADERS
+    assert {name: resolve_grader(task) for name, task in graded.tasks.items()} == GRADERS
     assert graded.tasks["math"].meta["graded_by"] == "math"  # by the fields of MATH
     assert "graded_by" not in graded.tasks["plain"].meta
 
@@ -314,7 +315,7 @@ def test_each_task_carries_or_implies_its_grader(graded: Graded) -> None:
 # -- a run, before it and without a judge ------------------------------------------------------
 
 
-def told(recipe: Recipe, tmp_path: Path) -> tuple[list[str], str]:
+def run_check(recipe: Recipe, tmp_path: Path) -> tuple[list[str], str]:
     """Problems, and all notes, of a look before the run."""
     notes: list[str] = []
     problems = check_recipe(recipe, tmp_path, lambda name, noted, found: notes.extend(noted))
@@ -333,20 +334,20 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
         asked.append(trajectory.task.id)
         return 0.0
 
-    for kind in (Judge, UnitTests, StdinTests):
-        monkeypatch.setattr(kind, "ask", ask)
-    problems, notes = told(recipe, tmp_path)
+    for kind in (JudgeReward, UnitTestReward, StdinTestReward):
+        monkeypatch.setattr(kind, "score_trajectory", ask)
+    problems, notes = run_check(recipe, tmp_path)
     assert problems == []
     for note in ("2 graded by judge", "2 graded by em", "1 graded by math"):
         assert note in notes
     assert "4 are graded by judge in the run" in notes
     assert "2 left out: with a wrong answer" in notes  # of the question and of the mathematics
     assert asked == []
-    nobody_there = recipe.model_copy(update={"judge": JudgeModel()})
-    problems, _ = told(nobody_there, tmp_path)
+    nobody_there = recipe.model_copy(update={"judge": JudgeConfig()})
+    problems, _ = run_check(nobody_there, tmp_path)
     assert problems[0].startswith("2 of 7 questions are graded by a judge, and there is none: set")
     words = recipe.model_copy(update={"correct": "em"})
-    [problem] = [p for p in told(words, tmp_path)[0] if "grades by" in p]
+    [problem] = [p for p in run_check(words, tmp_path)[0] if "grades by" in p]
     assert "nothing that the reward 'em' grades by: set correct=auto" in problem
 
 
@@ -358,12 +359,12 @@ def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
         (Task("bare", "Who?", ()), steps("Bo")),
     ]
     write_demonstrations(tmp_path / "bare.jsonl", shown)
-    update = {"demonstrations": tmp_path / "bare.jsonl", "judge": JudgeModel()}
+    update = {"demonstrations": tmp_path / "bare.jsonl", "judge": JudgeConfig()}
     recipe = graded.recipe.model_copy(update=update)
 
     def usable(recipe: Recipe, correct: Reward | None = None) -> tuple[list[str], dict[str, int]]:
-        (inputs := FileInputs(recipe)).correct = correct
-        kept, reasons = inputs.usable_demonstrations(DIALECT, [])
+        (inputs := FileData(recipe)).verdict_reward = correct
+        kept, reasons = inputs.load_usable_demonstrations(DIALECT, [])
         return [t.task.id for t in kept], reasons
 
     ungraded = {"with an answer that nothing can grade": 1}
@@ -371,30 +372,3 @@ def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
     assert usable(recipe.model_copy(update={"ungraded": "trust"})) == (["known", "bare"], {})
     wrong = {"with a wrong answer": 1}  # the judge does not know her
     assert usable(recipe, graded.correct) == (["known"], wrong)
-
-
-def test_no_other_module_compares_answers() -> None:
-    """Only rewards do. The exceptions compare accepted answers, or texts of observations."""
-    comparing = {"exact_match", "f1", "cover_em", "compared", "normalise"}
-    found: set[str] = set()
-    for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith("rewards/"):
-            continue
-        for node in ast.walk(tree_of(path)):
-            match node:
-                case ast.ImportFrom(module="fieldcraft.rewards.answers", names=names):
-                    if comparing & {alias.name for alias in names}:
-                        found.add(name)
-                case ast.Compare(ops=ops) if any(isinstance(op, EQUALITY) for op in ops):
-                    attributes = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
-                    if {"answer", "answers"} & {*attributes}:
-                        found.add(name)
-    assert found == {
-        "data/decontamination.py",
-        "data/other_names.py",
-        "data/rules.py",
-        "data/synthesis.py",
-        "evals/fidelity.py",
-        "runs/examples.py",
-    }

@@ -11,8 +11,8 @@ import yaml
 from checkpoints import write_tiny_checkpoint
 from collecting_parts import journal, settings, status
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
-from fieldcraft.data.teachers import Oracle
-from fieldcraft.engine.threads import Threads
+from fieldcraft.data.teachers import OracleTeacher
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.runs import context
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")
@@ -20,7 +20,7 @@ pytest.importorskip("openai", reason="remote teachers need the extra openai")
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
 
 
 def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
@@ -77,9 +77,9 @@ def test_what_the_oracle_shows_can_be_trained_on(
     recipe = str(tmp_path / "train.yaml")
     assert status("check", recipe, *files) == 0
     samples = re.findall(r"stage (\w+)  (\d+) samples", capsys.readouterr().out)
-    shown = len(read_demonstrations(out / "collect" / "demonstrations.jsonl"))
+    demonstrations = len(read_demonstrations(out / "collect" / "demonstrations.jsonl"))
     pairs = len(read_pairs(out / "collect" / "pairs.jsonl"))
-    assert dict(samples) == {"sft1": str(2 * pairs), "sft2": str(shown)}
+    assert dict(samples) == {"sft1": str(2 * pairs), "sft2": str(demonstrations)}
     assert status("run", recipe, *files, "--out", tmp_path / "trained") == 0
     rows = (tmp_path / "trained" / "sft1" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[0])["grad_norm"] > 0
@@ -91,19 +91,19 @@ def test_ctrl_c_leaves_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["autocoa-data", "collect.questions=10", "collect.contrast=4"]
-    answer = Oracle.attempt
+    answer = OracleTeacher.attempt
 
     async def interrupted(self: Any, task: Any, way: Any, key: str) -> Any:
         if len(journal(tmp_path / "run")) == 5:
             raise KeyboardInterrupt
         return await answer(self, task, way, key)
 
-    monkeypatch.setattr(Oracle, "attempt", interrupted)
+    monkeypatch.setattr(OracleTeacher, "attempt", interrupted)
     assert status("run", *given, "--out", tmp_path / "run") == 130
     assert "resume with: fieldcraft run autocoa-data" in capsys.readouterr().err
     summary = json.loads((tmp_path / "run" / "collect" / "summary.json").read_text())
     assert summary["attempts"] == 5
-    monkeypatch.setattr(Oracle, "attempt", answer)
+    monkeypatch.setattr(OracleTeacher, "attempt", answer)
     assert status("run", *given, "--out", tmp_path / "run") == 0
     assert status("run", *given, "--out", tmp_path / "other") == 0
     for name in ("demonstrations", "pairs", "rejected"):

@@ -15,17 +15,17 @@ from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
-from fieldcraft.data.steps_io import StepPair
-from fieldcraft.engine.threads import Threads
+from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import context
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Action, Answer, Observation, Task, Thought
-from vllm_house import fake_python
+from fieldcraft.types import Answer, Observation, Task, Thought, ToolCall
+from vllm_rig import fake_python
 
 STAGES = ("sft1", "sft2", "sft3", "rl1", "rl2")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport", "Di Ek": "Oslo"}
@@ -74,8 +74,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     read = [{"title": n, "text": f"{n} was born in {town}."} for n, town in TOWNS.items()]
     for name, records in (("tasks", asked), ("corpus", read)):
         made[name].write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    search = {n: Action("search", {"query": n}) for n in TOWNS}
-    shown = [
+    search = {n: ToolCall("search", {"query": n}) for n in TOWNS}
+    captured = [
         (
             tasks[n],
             [Thought("I search."), search[n], Observation(f"{n}: {town}."), Answer(town)],
@@ -83,10 +83,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for n, town in TOWNS.items()
     ]
     pairs = [
-        StepPair(tasks[n], (Thought("Hm."),), (search[n],), (Thought("I know."), Answer("Rome")))
+        ContrastivePair(
+            tasks[n], (Thought("Hm."),), (search[n],), (Thought("I know."), Answer("Rome"))
+        )
         for n in TOWNS
     ]
-    assert not write_demonstrations(shown, made["demonstrations"])
+    assert not write_demonstrations(captured, made["demonstrations"])
     assert not write_pairs(pairs, made["pairs"])
     return made
 
@@ -201,8 +203,8 @@ def execute(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
-        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
-        run_recipe(recipe, out, Events([write_metrics]))
+        patch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
+        run_recipe(recipe, out, EventBus([write_metrics]))
 
 
 @pytest.mark.slow
@@ -282,14 +284,14 @@ def test_all_that_a_check_misses_is_the_weights(
     small = [f"stages.{stage}.batch=2" for stage in STAGES[1:3]]
     many = [f"engine.python={fake_python(tmp_path)}"] if name.endswith("cluster") else []
     assert status("check", name, *given(files, model), *small, *many) == 2
-    shown = capsys.readouterr()
-    assert shown.err == (
+    captured = capsys.readouterr()
+    assert captured.err == (
         f"fieldcraft: {model} holds no weights: copy its .safetensors files there.\n"
     )
-    assert f"fine  model  qwen2, {parameters} parameters" in shown.out
+    assert f"fine  model  qwen2, {parameters} parameters" in captured.out
     for check in ("dialect", "gold answers", "budget", *(f"stage {n}" for n in STAGES)):
-        assert f"fine  {check}  " in shown.out
-    assert ("fine  memory  " in shown.out) == (not many)  # one process is not a cluster
+        assert f"fine  {check}  " in captured.out
+    assert ("fine  memory  " in captured.out) == (not many)  # one process is not a cluster
 
 
 def test_the_recipes_are_the_same_but_for_what_is_trained() -> None:

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events
-from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
-from fieldcraft.runs.context import open_context
+from fieldcraft.records.events import EventBus
+from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER, read_training_rollouts
+from fieldcraft.runs.context import open_run_context
 
 RECIPE = """
 recipe: tiny
@@ -95,7 +95,7 @@ def run(recipe: str, out: str) -> None:
     from fieldcraft.runs import context
 
     # a clock's choice, in each run its own
-    vars(context)["fastest_threads"] = lambda _: Threads(1, 1)
+    vars(context)["find_fastest_threads"] = lambda _: ThreadCounts(1, 1)
     sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
     main(["run", recipe, "--out", out])
 
@@ -148,7 +148,7 @@ def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = killed_and_whole(RECIPE, MOMENTS, tmp_path, monkeypatch)
+    whole = compare_killed_run(RECIPE, MOMENTS, tmp_path, monkeypatch)
     assert [row["step"] for row in figures(whole)["rl"]] == [0, 1, 2, 3]
     assert all(row["grad_norm"] > 0 for row in figures(whole)["rl"])
     assert any(
@@ -160,7 +160,7 @@ def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_killed_while_rollouts_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = [step("base", 50), step("rl", 1), step("rl", 3)]
-    whole = killed_and_whole(FOLDING, moments, tmp_path, monkeypatch)
+    whole = compare_killed_run(FOLDING, moments, tmp_path, monkeypatch)
     assert all(row["folds_mean"] > 0 for row in figures(whole)["rl"])
 
 
@@ -176,12 +176,15 @@ def test_an_asynchronous_stage_killed_at_every_moment(
     rows = figures(killed)["rl"]
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert all(row["staleness_max"] <= 2 for row in rows)
-    kept = [record.trajectory.task.id for record in read_rollouts(killed / "rl" / ROLLOUTS)]
+    kept = [
+        record.trajectory.task.id
+        for record in read_training_rollouts(killed / "rl" / ROLLOUTS_FOLDER)
+    ]
     assert len(set(kept)) == 4  # the first group of each step
     assert len(kept) > 4
 
 
-def killed_and_whole(
+def compare_killed_run(
     text: str,
     moments: Sequence[Callable[[Path], bool]],
     tmp_path: Path,
@@ -241,13 +244,13 @@ def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
     recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
     before = torch.get_num_threads()
 
-    async def resumed() -> Threads:
-        async with open_context(recipe, tmp_path / "run", Events()) as context:
+    async def resumed() -> ThreadCounts:
+        async with open_run_context(recipe, tmp_path / "run", EventBus()) as context:
             record = f'{{"training": {before + 1}, "sampling": 3}}'
             (tmp_path / "run" / "threads.json").write_text(record)
-            context.use_threads(model=None)  # no model is measured
+            context.set_threads(model=None)  # no model is measured
             return context.threads
 
-    assert asyncio.run(resumed()) == Threads(before + 1, 3)
+    assert asyncio.run(resumed()) == ThreadCounts(before + 1, 3)
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)

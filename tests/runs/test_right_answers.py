@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.runs.right_answers import answer_notes
-from fieldcraft.runs.sources import Doubt
+from fieldcraft.runs.gold_answers import check_answer_forms
+from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task
 
 
-def look(*tasks: Task, correct: str = "auto") -> list[str]:
+def check_answers(*tasks: Task, correct: str = "auto") -> list[str]:
     recipe = Recipe(recipe="r", stages={}, correct=correct)
     notes: list[str] = []
-    assert list(answer_notes(SimpleNamespace(recipe=recipe, tasks=list(tasks)), notes)) == []
+    assert list(check_answer_forms(SimpleNamespace(recipe=recipe, tasks=list(tasks)), notes)) == []
     return notes
 
 
@@ -28,19 +28,19 @@ def look(*tasks: Task, correct: str = "auto") -> list[str]:
     ],
 )
 def test_what_looks_like_more_than_text_is_named(gold: str, words: str) -> None:
-    notes = look(Task("a", "?", (gold,)), Task("b", "?", ("Oslo",)))
-    assert [note for note in notes if isinstance(note, Doubt) and words in note]
+    notes = check_answers(Task("a", "?", (gold,)), Task("b", "?", ("Oslo",)))
+    assert [note for note in notes if isinstance(note, CheckWarning) and words in note]
 
 
 def test_plausible_answers_are_scored() -> None:
-    [note] = look(Task("a", "?", ("Oslo",)))
+    [note] = check_answers(Task("a", "?", ("Oslo",)))
     right, wrong = note.split("; 0 for ")
     assert right.startswith("em of 'Oslo': 1 for 'the Oslo', 'Oslo.'")
     assert "'The answer is Oslo.'" in wrong
 
 
 def test_mathematics_is_graded_by_its_own_reward() -> None:
-    [note] = look(Task("a", "?", ("1234",), {"graded_by": "math"}))
+    [note] = check_answers(Task("a", "?", ("1234",), {"graded_by": "math"}))
     right, _, _ = note.partition("; 0 for ")
     assert right.startswith("math of '1234'")
     assert "'1,234'" in right
@@ -48,4 +48,4 @@ def test_mathematics_is_graded_by_its_own_reward() -> None:
 
 
 def test_what_is_graded_by_tests_is_not_compared() -> None:
-    assert look(Task("a", "?", (), {"stdin_tests": [{"input": "", "output": ""}]})) == []
+    assert check_answers(Task("a", "?", (), {"stdin_tests": [{"input": "", "output": ""}]})) == []

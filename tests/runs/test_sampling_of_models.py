@@ -9,7 +9,7 @@ from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.records.events import Event
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
+from fieldcraft.runs.sampling import Decoding, make_sampling_config, resolve_decoding
 from fieldcraft.sampling import Truncation
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.saving import save_model
@@ -33,7 +33,7 @@ def recommending(folder: Path, keys: dict[str, Any]) -> Path:
 
 def resolved(folder: Path, **keys: Any) -> tuple[Decoding, str]:
     heard: list[Event] = []
-    found = resolve_sampling(SamplingConfig(sampling="model", **keys), folder, heard.append)
+    found = resolve_decoding(SamplingConfig(sampling="model", **keys), folder, heard.append)
     [told] = heard
     return found, told.text  # type: ignore[union-attr]
 
@@ -73,8 +73,8 @@ def test_files_as_makers_write_them(
 @pytest.mark.parametrize(
     ("keys", "own", "sentence"),
     [
-        ({"eos_token_id": 2}, {}, "recommends no way to sample"),
-        ({"temperature": -1}, {}, "generation_config.json holds something else than it should"),
+        ({"eos_token_id": 2}, {}, "contains no recommended sampling settings"),
+        ({"temperature": -1}, {}, "generation_config.json has unexpected contents"),
         ({"do_sample": False}, {"top_p": 0.5}, "top_p would change nothing about greedy sampling"),
     ],
 )
@@ -87,15 +87,15 @@ def test_what_cannot_be_taken_is_refused(
 
 def test_a_folder_without_the_file_and_greedy_samples_are_refused(tmp_path: Path) -> None:
     settings = SamplingConfig(sampling="model")
-    with pytest.raises(UserError, match="recommends no way to sample"):
-        resolve_sampling(settings, tmp_path, print)
+    with pytest.raises(UserError, match="contains no recommended sampling settings"):
+        resolve_decoding(settings, tmp_path, print)
     recommending(tmp_path, {"do_sample": False})
     with pytest.raises(UserError, match="greedy samples of a question are all the same"):
-        resolve_sampling(settings, tmp_path, print, several=True)
+        resolve_decoding(settings, tmp_path, print, needs_variety=True)
     with pytest.raises(UserError, match="top_k would change nothing"):
-        make_sampling(top_k=3)
+        make_sampling_config(top_k=3)
     with pytest.raises(UserError, match="sampling: it must be 'recipe' or 'model'"):
-        make_sampling(sampling="mine")
+        make_sampling_config(sampling="mine")
 
 
 def test_a_trained_model_keeps_what_its_base_recommended(tmp_path: Path) -> None:
@@ -121,8 +121,10 @@ def test_an_agent_samples_as_it_is_told(tmp_path: Path) -> None:
     assert written(sampling="model", seed=1) == written(
         temperature=0.7, top_p=0.8, top_k=20, seed=1
     )
-    told = agent.sampling(temperature=1.0, top_k=1, samples={"default": 1, "aime*": 3})
+    told = agent.with_sampling(temperature=1.0, top_k=1, samples={"default": 1, "aime*": 3})
     tasks = [Task("a", "Who?", ("x",), {"data_source": "AIME24"}), Task("b", "Why?", ("y",))]
     assert told.evaluate(tasks)["n"] == 2
     assert told.evaluate(tasks[:1])["sampled"]["samples"] == 3
-    assert told.sampling(temperature=0, samples=1).recipe.evaluation.given == {"temperature": 0}
+    assert told.with_sampling(temperature=0, samples=1).recipe.evaluation.explicit_keys == {
+        "temperature": 0
+    }

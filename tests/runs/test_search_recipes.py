@@ -10,10 +10,10 @@ from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
-from vllm_house import fake_python
+from vllm_rig import fake_python
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 CLUSTER = ("otc-search-7b-cluster", "otc-search-7b-ppo")
@@ -134,7 +134,7 @@ def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path)
 )
 def test_they_run(name: str, changes: list[str], given: list[str], tmp_path: Path) -> None:
     recipe = load_recipe(name, [*given, *TINY, *changes])
-    report = run_recipe(recipe, tmp_path / "run", Events([write_metrics]))
+    report = run_recipe(recipe, tmp_path / "run", EventBus([write_metrics]))
     assert set(report["evals"]) == {"base", "rag", "rl"}
     rows = (tmp_path / "run/rl/metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1]

@@ -20,7 +20,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import seeds as module
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.seeds import sweep, threads_each
+from fieldcraft.runs.seeds import divide_threads, run_seeds
 from fieldcraft.types import UserError
 
 # In place of `fieldcraft run FILE --out OUT`: notes when it begins and ends, and does what the file
@@ -77,7 +77,7 @@ note("end")
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder where the stand-in for a run keeps its orders and events."""
     (tmp_path / "child.py").write_text(CHILD)
-    monkeypatch.setattr(module, "RUN", (sys.executable, str(tmp_path / "child.py")))
+    monkeypatch.setattr(module, "RUN_COMMAND", (sys.executable, str(tmp_path / "child.py")))
     order(tmp_path, {})
     return tmp_path
 
@@ -91,7 +91,7 @@ def events(folder: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def begun(folder: Path) -> list[int]:
+def started_seeds(folder: Path) -> list[int]:
     return sorted(int(event[1]) for event in events(folder) if event[0] == "begin")
 
 
@@ -108,12 +108,12 @@ def alive(pid: int) -> bool:
 
 
 def test_every_seed_is_an_ordinary_run(child: Path) -> None:
-    shown = io.StringIO()
+    output = io.StringIO()
     rows = ("rows.All=rl2", "rows.ReAct=workflow", "comparisons.worth of it=[ReAct, All]")
     settings = recipe(*rows, "world.people=50")
-    table = sweep(settings, child / "out", Console(file=shown, width=40))
-    assert begun(child) == [0, 1, 2]
-    assert sorted(shown.getvalue().splitlines()) == [f"seed {seed}  step 1" for seed in range(3)]
+    table = run_seeds(settings, child / "out", Console(file=output, width=40))
+    assert started_seeds(child) == [0, 1, 2]
+    assert sorted(output.getvalue().splitlines()) == [f"seed {seed}  step 1" for seed in range(3)]
     for seed in range(3):
         alone = load_recipe(str(child / "out" / f"seed-{seed}.yaml"), [])
         own = {"seed": seed, "seeds": (), "rows": {}, "comparisons": {}}
@@ -130,7 +130,7 @@ def test_every_seed_is_an_ordinary_run(child: Path) -> None:
 
 def test_at_most_so_many_run_at_once(child: Path) -> None:
     order(child, dict.fromkeys(range(3), "wait for 2"))  # both must be there together
-    sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
     running = most = 0
     for what, *_ in events(child):
         running += 1 if what == "begin" else -1
@@ -141,43 +141,43 @@ def test_at_most_so_many_run_at_once(child: Path) -> None:
 
 def test_threads_are_shared(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert threads_each(1) == 7
-    assert threads_each(8) == 1
-    sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    assert divide_threads(1) == 7
+    assert divide_threads(8) == 1
+    run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
     assert {threads for *_, threads in events(child)} == {"3"}
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    assert threads_each(3) == 4
+    assert divide_threads(3) == 4
 
 
 def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> None:
     order(child, {0: "hang", 1: "fail"})
     with pytest.raises(ExceptionGroup) as caught:
-        sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
     assert caught.group_contains(UserError, match=r"^the run of seed 1 failed: fix it\.$")
-    assert begun(child) == [0, 1]
+    assert started_seeds(child) == [0, 1]
     assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
     assert not (child / "out" / "report.json").exists()
 
     order(child, {2: "crash"})
     with pytest.raises(ExceptionGroup) as caught:
-        sweep(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+        run_seeds(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
     assert caught.group_contains(UserError, match=r"^the run of seed 2 failed: .*signal 9")
     (child / "events").unlink()
     order(child, {})
-    sweep(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
-    assert begun(child) == [2]  # the others were done
+    run_seeds(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+    assert started_seeds(child) == [2]  # the others were done
 
 
 def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
-    sweep(recipe(), child / "out", Console(file=io.StringIO()))
+    run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
     with pytest.raises(UserError, match="holds a run of recipe 'smoke' with other settings"):
-        sweep(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
     with (
-        RunFolder(child / "out", recipe()).alone(),
-        pytest.raises(UserError, match="is being worked on by another process"),
+        RunFolder(child / "out", recipe()).lock(),
+        pytest.raises(UserError, match="is locked by another process"),
     ):
-        sweep(recipe(), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe(), child / "out", Console(file=io.StringIO()))
 
 
 def test_ctrl_c_ends_every_run(child: Path) -> None:
@@ -185,8 +185,8 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
     program = (
         "import sys; from fieldcraft.cli import main, runs;"
         "from fieldcraft.runs import seeds as sweep;"
-        f"sweep.RUN = {module.RUN!r};"
-        "runs._look_first = lambda recipe: None;"
+        f"sweep.RUN_COMMAND = {module.RUN_COMMAND!r};"
+        "runs._check_before_run = lambda recipe: None;"
         "main.main(sys.argv[1:])"
     )
     command = ["run", "smoke", "seeds=[0,1,2]", "side_by_side=2", "--out", str(child / "out")]
@@ -244,9 +244,9 @@ def test_the_command_from_end_to_end(
     out = tmp_path / "out"
     command = ["run", "smoke", *TINY, "seeds=[1,4]", "side_by_side=2", "--out", out]
     assert status(*command) == 0
-    shown = capsys.readouterr().out
-    assert "seed 4  base  2/2" in shown
-    assert f"fieldcraft ask --model {out}/seed-1 " in shown
+    output = capsys.readouterr().out
+    assert "seed 4  base  2/2" in output
+    assert f"fieldcraft ask --model {out}/seed-1 " in output
     assert {"recipe.json", "report.json", "report.html"} <= {path.name for path in out.iterdir()}
 
     # the same numbers as a run of that seed alone
@@ -262,7 +262,7 @@ def test_the_command_from_end_to_end(
     ]
 
     # what is done is not done again, and what is about one run says which
-    monkeypatch.setattr(module, "RUN", ("false",))
+    monkeypatch.setattr(module, "RUN_COMMAND", ("false",))
     capsys.readouterr()
     assert status(*command) == 0
     assert "seed 4" not in capsys.readouterr().out

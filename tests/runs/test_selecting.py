@@ -7,8 +7,8 @@ import pytest
 
 from checkpoints import write_tiny_checkpoint
 from collecting_parts import FakeTeacher, settings, status
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.tools.serving import serving
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.tools.serving import serve_in_thread
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 TINY = [
@@ -27,7 +27,7 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
 ) -> None:
     """The fake one knows the easy questions, and guesses the hard ones wrong."""
     teacher, out = FakeTeacher(), tmp_path / "run"
-    with serving(teacher.app) as url:
+    with serve_in_thread(teacher.app) as url:
         _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6, "hard": 6})
         given = [g for g in given if not g.startswith("collect")]
         asked = ["afm-select-web", *given, "needs=[]", "select.samples=4"]
@@ -87,15 +87,17 @@ def test_questions_are_filtered_before_any_is_sampled(tmp_path: Path) -> None:
 
 def test_filters_of_questions_look_at_no_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("check", "afm-mini", "select.filters={complexity: }") == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "the filter 'complexity' looks at how a question was answered, and here none is" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "the filter 'complexity' needs an answered question, but" in message
 
 
 def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("run", "afm-select") == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "no recipe 'afm-select' any more: use afm-select-web, which drops what a model" in told
-    assert told.endswith("or afm-select-code, which drops what a model always solves.")
+    message = " ".join(capsys.readouterr().err.split())
+    assert (
+        "no recipe 'afm-select' any more: use afm-select-web, which drops what a model" in message
+    )
+    assert message.endswith("or afm-select-code, which drops what a model always solves.")
 
 
 @pytest.mark.slow
@@ -116,9 +118,9 @@ def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ("select.solver=sft9", "select samples the model of 'sft9', which is not there before"),
+        ("select.solver=sft9", "select samples the model of 'sft9', which does not exist before"),
         ("select.toolless=rl2", "use one of start, base, sft2"),
         ("select.toolless=teacher", "select.toolless=teacher needs the name of a model"),
         ("select.most=2", "'select.most' is wrong"),
@@ -126,7 +128,7 @@ def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
-    tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, change: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("check", *TINY, change) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldcraft.engine.threads import Threads
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.events import EventBus, write_metrics
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.runs import context, material
+from fieldcraft.runs import context, stage_inputs
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.train import model
 
@@ -64,7 +64,7 @@ evaluation: {splits: {heldout: 4, train: 2, known: 2}, workflows: []}
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Measuring what is fastest would give each run another number."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
     yield
     torch.set_num_threads(before)
 
@@ -72,7 +72,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
 def run(folder: Path) -> None:
     recipe = folder.parent / "tiny.yaml"
     recipe.write_text(RECIPE)
-    run_recipe(load_recipe(str(recipe), []), folder, Events([write_metrics]))
+    run_recipe(load_recipe(str(recipe), []), folder, EventBus([write_metrics]))
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def test_a_mixed_stage_with_a_frozen_simulator(
         return load(path, *settings)
 
     load = model.load_model
-    for module in (context, material):
+    for module in (context, stage_inputs):
         monkeypatch.setattr(module, "load_model", load_model)
     run(whole)
     # what is trained, what simulates, and then the result of the stage is evaluated

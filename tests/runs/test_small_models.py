@@ -17,23 +17,23 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.dialects.base import beginning
-from fieldcraft.engine.home import Home
+from fieldcraft.dialects.base import get_bos_ids
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.records.events import Events
+from fieldcraft.records.events import EventBus
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import memory
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.dialects import load_dialect
-from fieldcraft.runs.exporting import export
-from fieldcraft.runs.memory_advice import Sized
+from fieldcraft.runs.export import export
+from fieldcraft.runs.memory_advice import RecipeSizes
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
-from fieldcraft.serving.service import Limits
-from fieldcraft.tools.serving import serving
+from fieldcraft.serving.service import ServiceLimits
+from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import client
 from small_models import SHAPES, Shape, config_of, tokenizer_of, write_small_model, write_tiny_model
 
@@ -80,27 +80,27 @@ def recipe_of(model: Path, folder: Path, **keys: Any) -> dict[str, Any]:
 def goes_all_the_way(model: Path, folder: Path, dialect: str) -> None:
     recipe, out = parse_recipe(recipe_of(model, folder)), folder / "run"
     assert check_recipe(recipe, folder, lambda *_: None) == []
-    run_recipe(recipe, out, Events([]))
+    run_recipe(recipe, out, EventBus([]))
     agent = find_agent(out)
     assert agent.dialect.name == dialect
     spoken = agent.dialect
     for trajectory in read_trajectories(out / "evaluations" / "rl.jsonl", ""):
         first = trajectory.segments[0].ids
-        begin = beginning(spoken.tokenizer)
+        begin = get_bos_ids(spoken.tokenizer)
         assert tuple(first[: len(begin)]) == begin
         assert not begin or first.count(begin[0]) == 1
     export(out, folder / "exported", "float32")
     loaded = AutoModelForCausalLM.from_pretrained(folder / "exported")
     assert loaded.config.tie_word_embeddings
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
-    assert set(loaded.generation_config.eos_token_id) == set(spoken.end.ids)
+    assert set(loaded.generation_config.eos_token_id) == set(spoken.turn_end.ids)
     serves(folder / "exported")
 
 
 def serves(folder: Path) -> None:
     agent = find_agent(folder)
-    service = asyncio.run(open_service(agent, "small", Limits(), Home(folder)))
-    with serving(create_app(service)) as url:
+    service = asyncio.run(open_service(agent, "small", ServiceLimits(), RunResources(folder)))
+    with serve_in_thread(create_app(service)) as url:
         asked = [{"role": "user", "content": "Where was Ada born?"}]
         done = client(url).chat.completions.create(model="small", messages=asked)
     assert done.choices[0].message.role == "assistant"
@@ -126,32 +126,34 @@ def test_one_of_the_true_shape_goes_all_the_way(name: str, tmp_path: Path) -> No
 def test_every_dialect_reads_what_it_wrote(name: str, dialect: str | None, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES[name])
     spoken = load_dialect(Recipe(recipe="r", model=model, dialect=dialect, stages={}), model)
-    assert set(spoken.end.texts) == set(SHAPES[name].stops)
-    assert spoken.end.text == SHAPES[name].stops[0]
-    ids = spoken.prompt("Où est  né\tAda?\n\n(1931)", [])
+    assert set(spoken.turn_end.texts) == set(SHAPES[name].stops)
+    assert spoken.turn_end.text == SHAPES[name].stops[0]
+    ids = spoken.encode_prompt("Où est  né\tAda?\n\n(1931)", [])
     assert "Où est  né\tAda?\n\n(1931)" in spoken.tokenizer.decode(ids)
     result = "a  b\n\n ünd <end_of_turn> <|eot_id|>"
     block = spoken.encode_observation(result)
-    assert spoken.tokenizer.decode(block) == spoken.write_observation(result)
+    assert spoken.tokenizer.decode(block) == spoken.render_observation(result)
 
 
 def test_qwen3_that_does_not_think_is_spoken_to_as_one_that_writes_its_own(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES["Qwen3-0.6B"])
     recipe = Recipe(recipe="r", model=model, stages={}, template={"enable_thinking": False})
-    text = load_dialect(recipe, model).tokenizer.decode(load_dialect(recipe, model).prompt("?", []))
+    text = load_dialect(recipe, model).tokenizer.decode(
+        load_dialect(recipe, model).encode_prompt("?", [])
+    )
     assert "<think>\n\n</think>" not in text
 
 
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def sized(shape: Shape, recipe: Recipe) -> Sized:
+def sized(shape: Shape, recipe: Recipe) -> RecipeSizes:
     config = config_of(shape)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     parameters = sum(p.numel() for p in model.parameters())
     assert round(parameters / 1e6) == shape.parameters
-    return Sized(recipe, torch.device("cpu"), config, parameters, parameters)
+    return RecipeSizes(recipe, torch.device("cpu"), config, parameters, parameters)
 
 
 def recipes(model: Path, folder: Path) -> dict[str, dict[str, Any]]:
@@ -172,9 +174,9 @@ def test_a_machine_of_24_gb_fits_it_or_is_told_what_fits(
     name: str, which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = GIGABYTES * 10**9
-    monkeypatch.setattr(memory, "free_memory", lambda _: there)
+    monkeypatch.setattr(memory, "read_free_memory", lambda _: there)
     data = recipes(write_tiny_model(tmp_path / "model", SHAPES[name]), tmp_path)[which]
-    problems = list(memory.memory_problems(sized(SHAPES[name], parse_recipe(data)), []))
+    problems = list(memory.check_memory(sized(SHAPES[name], parse_recipe(data)), []))
     if name == "Qwen2.5-0.5B":
         assert problems == []
     for problem in problems:
@@ -191,7 +193,7 @@ def largest(data: dict[str, Any], shape: Shape, settings: list[str]) -> int:
     changed = copy.deepcopy(data)
     for setting in settings:
         apply_override(changed, setting)
-    return max(memory.memory_sizes(sized(shape, parse_recipe(changed))).values())
+    return max(memory.estimate_run_memory(sized(shape, parse_recipe(changed))).values())
 
 
 def test_the_layouts_of_tokenizers_are_those_of_the_models() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, TrajectoryDone, write_metrics
+from fieldcraft.records.events import EventBus, TrajectoryCompleted, write_metrics
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Author
@@ -40,14 +40,14 @@ evaluation:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "tiny.yaml").write_text(RECIPE)
-    seen: list[TrajectoryDone] = []
-    events = Events([write_metrics])
+    seen: list[TrajectoryCompleted] = []
+    events = EventBus([write_metrics])
     events.subscribe(
-        lambda event: seen.append(event) if isinstance(event, TrajectoryDone) else None
+        lambda event: seen.append(event) if isinstance(event, TrajectoryCompleted) else None
     )
     run_recipe(load_recipe(str(folder / "tiny.yaml"), []), folder / "out", events)
     asked = {
-        name: [e.trajectory.task.id for e in seen if e.part == name] for name in ("one", "two")
+        name: [e.trajectory.task.id for e in seen if e.phase == name] for name in ("one", "two")
     }
     (folder / "asked.json").write_text(json.dumps(asked))
     turns = [s for e in seen for s in e.trajectory.segments if s.author is Author.POLICY]
@@ -80,7 +80,7 @@ def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: 
     first = [t for t in done if t.task.meta["split"] == "train"][:4]
     last = rows(out, "one")[-1]
     assert last["heldout_calls"] == sum(len(t.calls) for t in first) / 4
-    assert last["heldout_em"] == sum(bool(t.right) for t in first) / 4
+    assert last["heldout_em"] == sum(bool(t.is_correct) for t in first) / 4
 
 
 def test_evaluations_have_their_own_budget(out: Path) -> None:

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from chat_server import completion
 from collecting_parts import settings, status
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.tools.serving import serving
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.tools.serving import serve_in_thread
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 
@@ -67,7 +67,7 @@ class FakeWriter:
 
 def test_a_model_writes_and_checks_them(tmp_path: Path) -> None:
     writer, out = FakeWriter(), tmp_path / "run"
-    with serving(writer.app) as url:
+    with serve_in_thread(writer.app) as url:
         _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6})
         command = ["synthesise", "afm-data", *given, "--out", out, "--depth"]
         assert status(*command, 2, "--width", 3) == 0
@@ -117,4 +117,4 @@ def test_a_world_makes_and_checks_them(tmp_path: Path) -> None:
 def test_nobody_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["synthesise", "code-mini", "--out", tmp_path / "run"]
     assert status(*command) == 2
-    assert "nobody can synthesise questions: set teacher.model" in capsys.readouterr().err
+    assert "no generator of questions is configured: set teacher.model" in capsys.readouterr().err

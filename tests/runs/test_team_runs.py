@@ -1,4 +1,4 @@
-"""Runs that collect from a team: models in its seats, or the scripted team of a world."""
+"""Runs that collect from a team: models as its members, or the scripted team of a world."""
 
 import json
 import random
@@ -11,10 +11,10 @@ import pytest
 from checkpoints import tiny_tokenizer
 from collecting_parts import settings, status
 from fieldcraft.data.steps_io import read_demonstrations
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import Action, Answer, Observation, Role, Thought, UserError
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import Answer, Observation, Thought, ThoughtRole, ToolCall, UserError
 from fieldcraft.worlds.base import make_world
 from team_parts import FakeTeam
 
@@ -29,7 +29,7 @@ def team() -> FakeTeam:
 
 @pytest.fixture
 def url(team: FakeTeam) -> Iterator[str]:
-    with serving(team.app) as url:
+    with serve_in_thread(team.app) as url:
         yield f"{url}/v1"
 
 
@@ -43,47 +43,48 @@ def test_a_team_behind_an_endpoint(
 ) -> None:
     given, out = with_team(tmp_path, url), tmp_path / "run"
     assert status("run", *given, "--out", out) == 0
-    assert "used by the seat planner" in capsys.readouterr().out
-    kinds = Counter(q.split()[0] for q, seat, _ in team.asked if seat == "planner")
+    assert "used by the team member planner" in capsys.readouterr().out
+    kinds = Counter(q.split()[0] for q, member, _ in team.asked if member == "planner")
     assert kinds.total() == 14  # one question is held out
 
-    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
-    assert Counter(task.question.split()[3] for task, _ in shown) == {
+    demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    assert Counter(task.question.split()[3] for task, _ in demonstrations) == {
         kind: kinds[kind] for kind in ("easy", "hard", "slow")
     }
     for name in ("afm-web", "afm-mhqa", "hermes"):
-        dialect = get_dialect(name, tiny_tokenizer())
-        for task, steps in shown:
+        dialect = make_dialect(name, tiny_tokenizer())
+        for task, steps in demonstrations:
             encoded = encode_demonstration(task, steps, dialect, [])
             assert (encoded.well_formed, encoded.answer) == (True, task.answers[0])
     plans = {"easy": 1, "hard": 2, "slow": 2}
-    for task, steps in shown:
+    for task, steps in demonstrations:
         kind = task.question.split()[3]
         roles = Counter(step.role for step in steps if isinstance(step, Thought))
-        assert roles[Role.PLAN] == plans[kind]
-        assert roles[Role.CHECK] == (2 if kind == "slow" else 1)
+        assert roles[ThoughtRole.PLAN] == plans[kind]
+        assert roles[ThoughtRole.CHECK] == (2 if kind == "slow" else 1)
         seats = task.meta["seats"]
         assert seats["planner"]["requests"] == plans[kind]
         assert seats["planner"]["prompt_tokens"] == 10 * plans[kind]
         assert seats["planner"]["cost"] == pytest.approx(plans[kind] * (10 + 2 * 10) / 1e6)
-        assert seats["search"]["requests"] == sum(isinstance(step, Action) for step in steps)
+        assert seats["search"]["requests"] == sum(isinstance(step, ToolCall) for step in steps)
         assert all(use["seconds"] > 0 for use in seats.values())
-    models = {(seat, model) for _, seat, model in team.asked}
+    models = {(member, model) for _, member, model in team.asked}
     assert ("double_check", "judge") in models
-    assert {model for seat, model in models if seat != "double_check"} == {"fake"}
+    assert {model for member, model in models if member != "double_check"} == {"fake"}
 
     rejected = read_demonstrations(out / "collect" / "rejected.jsonl")
     reasons = Counter(task.meta["rejected"] for task, _ in rejected)
-    prose = "neither an action nor an answer: the seat 'double_check': There is no part 'Score:'"
-    down = "the request failed: the seat 'lead': status 500 (on fire)"
+    missing = "the team member 'double_check': There is no part 'Score:'"
+    prose = f"neither an action nor an answer: {missing}"
+    down = "the request failed: the team member 'lead': status 500 (on fire)"
     assert reasons == {prose: 2 * kinds["nonsense"], down: kinds["broken"]}
     for task, steps in rejected:
-        assert steps[1] == Thought(steps[1].text, Role.PLAN)  # what it had written is kept
+        assert steps[1] == Thought(steps[1].text, ThoughtRole.PLAN)  # what it had written is kept
         assert task.meta["seats"]["planner"]["requests"] == 1
 
     summary = json.loads((out / "collect" / "summary.json").read_text())
     assert summary["questions"] == {"coa": 14, "both": 0}
-    asked = Counter(seat for _, seat, _ in team.asked.elements())
+    asked = Counter(member for _, member, _ in team.asked.elements())
     answered = {name: use["prompt_tokens"] // 10 for name, use in summary["seats"].items()}
     assert answered == {**asked, "lead": asked["lead"] - kinds["broken"]}
     assert summary["usage"]["prompt_tokens"] == 10 * sum(answered.values())
@@ -100,9 +101,9 @@ def test_a_model_that_was_down_is_asked_again_and_nobody_else(
     assert status("run", *given, "--out", out) == 0
     new = team.asked - before
     assert {question.split()[0] for question, _, _ in new} == {"broken"}
-    assert not [seat for _, seat, _ in new if seat == "planner"]  # its reply was kept
-    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
-    broken = [task for task, _ in shown if "broken" in task.question]
+    assert not [member for _, member, _ in new if member == "planner"]  # its reply was kept
+    demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    broken = [task for task, _ in demonstrations if "broken" in task.question]
     assert len(broken) == len({question for question, _, _ in new})
     assert "request failed" not in (out / "collect" / "rejected.jsonl").read_text()
 
@@ -112,9 +113,9 @@ def test_check_looks_at_every_seat(
 ) -> None:
     given = with_team(tmp_path, url)
     assert status("check", *given) == 0
-    shown = capsys.readouterr().out
-    assert "answers as fake" in shown
-    assert "answers as judge" in shown
+    output = capsys.readouterr().out
+    assert "answers as fake" in output
+    assert "answers as judge" in output
     assert status("check", *given, f"teacher.seats.lead.url={url}/nowhere") == 2
     assert "does not answer" in capsys.readouterr().err
     assert status("check", "afm-data") == 0
@@ -122,33 +123,33 @@ def test_check_looks_at_every_seat(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ("teacher.seats.planer.model=x", "no seat 'planer'; did you mean 'planner'?"),
-        ("teacher.seats.lead.modle=x", "the seat 'lead' has no key 'modle'; did you mean 'model'?"),
-        ("teacher.seats.lead.temperature=-1", "'temperature' of the seat 'lead': it must be 0"),
-        ("teacher.team=afn", "there is no team 'afn'"),
-        ("teacher.team=fieldcraft.agents.afm_team:PROMPTS", "is no team: make it"),
+        ("teacher.seats.planer.model=x", "no member 'planer'; did you mean 'planner'?"),
+        ("teacher.seats.lead.modle=x", "member 'lead' has no key 'modle'; did you mean 'model'?"),
+        ("teacher.seats.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
+        ("teacher.team=afn", "unknown team 'afn'"),
+        ("teacher.team=fieldcraft.agents.afm_team:PROMPTS", "is not a team: make it"),
         ("teacher.team=null", "so set team as well, as in team: afm"),
         ("teacher.model=null", "the teacher has no name: set teacher.model"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
-    tmp_path: Path, url: str, change: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, url: str, change: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("run", *with_team(tmp_path, url, change), "--out", tmp_path / "run") == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_team_of_a_world(tmp_path: Path) -> None:
     given = ["afm-data", "world.people=40", "world.mistakes=1", "collect.questions=12"]
     assert status("run", *given, "--out", tmp_path / "run") == 0
-    shown = read_demonstrations(tmp_path / "run" / "collect" / "demonstrations.jsonl")
-    assert len(shown) > 5
-    for task, steps in shown:
+    demonstrations = read_demonstrations(tmp_path / "run" / "collect" / "demonstrations.jsonl")
+    assert len(demonstrations) > 5
+    for task, steps in demonstrations:
         assert (task.meta["way"], "seats" in task.meta) == ("coa", False)
         assert steps[-1] == Answer(task.answers[0])
         assert any(isinstance(step, Observation) for step in steps)
         assert "Poor" in str(steps)
-    with pytest.raises(UserError, match=r"the world has no team: set teacher\.model"):
-        make_world("trails", {}, 0).team_chain(shown[0][0], random.Random(0))
+    with pytest.raises(UserError, match=r"the world has no scripted team: set teacher\.model"):
+        make_world("trails", {}, 0).team_demonstration(demonstrations[0][0], random.Random(0))

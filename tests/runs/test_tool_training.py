@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.recipes.exported import read_agent, write_agent
+from fieldcraft.recipes.exported import read_agent_settings, write_agent_settings
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.files import write_json
 from fieldcraft.runs import evaluating
-from fieldcraft.runs.tool_training import ever_met_tools, is_agent
+from fieldcraft.runs.tool_training import ever_trained_with_tools, is_agent
 
 
 def model_of(run: Path, stage: str, recipe: Recipe) -> Path:
@@ -39,7 +39,7 @@ def test_a_model_of_a_run_is_what_its_stages_made_it(
     model = model_of(tmp_path / "first", stage, load_recipe("smoke", []))
     assert is_agent(model) == expected
     recipe = begun_with(model)
-    assert [ever_met_tools(recipe, name) for name in ("base", "more")] == [expected] * 2
+    assert [ever_trained_with_tools(recipe, name) for name in ("base", "more")] == [expected] * 2
     later = model_of(tmp_path / "second", "more", recipe)  # through several runs
     assert is_agent(later) == expected
 
@@ -48,9 +48,9 @@ def test_a_model_of_a_run_is_what_its_stages_made_it(
 def test_an_exported_model_says_it_itself(met: bool, tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {})
     assert not is_agent(tmp_path)  # weights alone
-    write_agent(tmp_path, load_recipe("smoke", []), None, met_tools=met)
+    write_agent_settings(tmp_path, load_recipe("smoke", []), None, trained_with_tools=met)
     assert is_agent(tmp_path) == met
-    found = read_agent(tmp_path)
+    found = read_agent_settings(tmp_path)
     assert found is not None
     assert "met_tools" not in found[0]  # no key of a recipe
 

@@ -11,7 +11,7 @@ from fieldcraft import recipes
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Event, Events, TrajectoryDone, write_metrics
+from fieldcraft.records.events import Event, EventBus, TrajectoryCompleted, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Author, Trajectory
@@ -115,10 +115,10 @@ def test_it_runs(given: list[str], tmp_path: Path) -> None:
     sampled: list[Trajectory] = []
 
     def watch(event: Event) -> None:
-        if isinstance(event, TrajectoryDone) and event.part == "rl":
+        if isinstance(event, TrajectoryCompleted) and event.phase == "rl":
             sampled.append(event.trajectory)
 
-    report = run_recipe(recipe, tmp_path / "run", Events([write_metrics, watch]))
+    report = run_recipe(recipe, tmp_path / "run", EventBus([write_metrics, watch]))
     formed = {name: found["format_rate"] for name, found in report["evals"].items()}
     assert (formed["base"], formed["sft"]) == (0.0, 1.0)
     rows = (tmp_path / "run/rl/metrics.jsonl").read_text().splitlines()
@@ -129,6 +129,6 @@ def test_it_runs(given: list[str], tmp_path: Path) -> None:
         assert trajectory.segments[0].text.startswith("<|im_start|>system\nTools:")
         scores = trajectory.rewards
         assert trajectory.reward == (scores["toolrl"] or 0.0) + (scores["toolrl_format"] or 0.0)
-        assert trajectory.right is (trajectory.reward == 4.0)
+        assert trajectory.is_correct is (trajectory.reward == 4.0)
     # Who names the tool but not the town has 1 + 1 of the 3 points: 6 * 2 / 3 - 3, and the layout.
     assert max(t.reward or -3.0 for t in sampled) >= 2.0

@@ -7,7 +7,7 @@ import pytest
 from sandbox_parts import QUICK
 
 from fieldcraft.sandbox.layers import LAYERS
-from fieldcraft.sandbox.limits import Run
+from fieldcraft.sandbox.limits import ProgramResult
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
@@ -27,7 +27,7 @@ def sandbox() -> Iterator[Sandbox]:
 def run(sandbox: Sandbox):
     """Run a program and wait for it."""
 
-    def wait(code: str, **how) -> Run:
+    def wait(code: str, **how) -> ProgramResult:
         return asyncio.run(sandbox.run(code, **how))
 
     return wait

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sandbox_parts import out_of_time
 
-from fieldcraft.sandbox.limits import RunStatus
+from fieldcraft.sandbox.limits import ProgramStatus
 
 SECRET = "a secret of the host"
 
@@ -200,7 +200,7 @@ def test_an_attempt_is_contained(run, host, name: str) -> None:
     code = ATTEMPTS[name].format(**host)
     compile(code, name, "exec")  # an attempt with a mistake in it would prove nothing
     done = run(code)
-    assert done.status is RunStatus.FINISHED
+    assert done.status is ProgramStatus.FINISHED
     assert "ESCAPED" not in done.stdout + (done.value or "")
     assert "NameError" not in done.stderr
     assert SECRET not in done.stdout + done.stderr
@@ -274,7 +274,7 @@ HUNGER = {
 def test_what_a_program_may_use_is_limited(run, name: str) -> None:
     code, error = HUNGER[name]
     done = run(code)
-    assert (done.status, done.exit_code) == (RunStatus.FINISHED, 1)
+    assert (done.status, done.exit_code) == (ProgramStatus.FINISHED, 1)
     assert error in done.stderr
     assert run("print('next')").stdout == "next\n"
 
@@ -289,7 +289,7 @@ _posixshmem.shm_open('/same name', os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     look = "print(os.getpid(), sorted(os.listdir('.')))"
 
     async def both():
-        async with sandbox.session() as one, sandbox.session() as other:
+        async with sandbox.open_session() as one, sandbox.open_session() as other:
             return [await each.run(code) for code in (mark, look) for each in (one, other)]
 
     found = [(run.stdout, run.stderr) for run in asyncio.run(both())]

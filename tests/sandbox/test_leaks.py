@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
@@ -31,7 +31,7 @@ def own():
     """A sandbox that a test may harm."""
     try:
         # So long that a machine that stood still for a minute does not end a run.
-        made = Sandbox(Limits(wall_seconds=600), concurrent=4, libraries=())
+        made = Sandbox(SandboxLimits(wall_seconds=600), concurrent=4, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
     with made:
@@ -69,7 +69,7 @@ def templates() -> list[int]:
     """The processes of this test's sandbox, the nearest first: the outermost, the template, and
     those of workers."""
     found = descendants(os.getpid())
-    return [process for process in found if b"sandbox.template" in command(process)]
+    return [process for process in found if b"sandbox.zygote" in command(process)]
 
 
 def command(process: int) -> bytes:
@@ -93,10 +93,10 @@ async def settled(sandbox: Sandbox, busy: int = 0, started: int = 0) -> None:
     """Wait until the sandbox has its spare workers and, beside them, only those that are busy and
     the processes that programs started."""
     while True:
-        workers = len(sandbox._running[0]._workers)
-        fixed = 4  # the outermost process, the template, the nursery, a keeper made in advance
-        if workers == busy + len(sandbox._spare) and (
-            len(templates()) == fixed + 2 * workers + started  # a keeper and a program each
+        workers = len(sandbox._supervisors[0]._workers)
+        fixed = 4  # the outermost process, the template, the server of namespaces, one of them
+        if workers == busy + len(sandbox._idle_workers) and (
+            len(templates()) == fixed + 2 * workers + started  # an init process and a program each
         ):
             return
         await asyncio.sleep(0.05)
@@ -110,10 +110,10 @@ def mounts() -> str:
     return Path("/proc/self/mounts").read_text()
 
 
-async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> Run:
+async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> ProgramResult:
     """The run during which a process of the sandbox is killed: 0 the outermost, 1 the template,
     the last the program."""
-    session = sandbox.session()
+    session = sandbox.open_session()
     await session.run("1")  # so that its worker is there
     running = asyncio.create_task(session.run(SLEEP))
     await asleep(1)
@@ -123,36 +123,38 @@ async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> Run:
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["outermost process", "template"])
 def test_a_template_that_is_killed_is_started_again(own, victim: int) -> None:
-    async def story() -> tuple[Run, Run]:
+    async def story() -> tuple[ProgramResult, ProgramResult]:
         return await killed_while_it_runs(own, victim), await own.run("print('next')")
 
     lost, after = asyncio.run(story())
-    assert (lost.status, lost.exit_code) == (RunStatus.LOST, None)
+    assert (lost.status, lost.exit_code) == (ProgramStatus.LOST, None)
     assert after.stdout == "next\n"
 
 
 def test_all_workers_can_be_killed(own) -> None:
     """Those that wait for a program, too: a run gets another one."""
 
-    async def story() -> tuple[Run, Run]:
+    async def story() -> tuple[ProgramResult, ProgramResult]:
         await own.run("1")
         running = asyncio.create_task(own.run(SLEEP))
         await asleep(1)
-        spare = list(own._spare)
+        spare = list(own._idle_workers)
         for process in templates()[2:]:
             if Path(f"/proc/{process}").exists():
                 os.kill(process, signal.SIGKILL)
         stopped = await running
-        while not all(worker.gone.is_set() for worker in spare):
+        while not all(worker.terminated.is_set() for worker in spare):
             await asyncio.sleep(0.05)
         after = await own.run("print('next')")
-        while after.status is RunStatus.LOST:  # of one that was being started, and was no spare yet
+        while (
+            after.status is ProgramStatus.LOST
+        ):  # of one that was being started, and was no spare yet
             after = await own.run("print('next')")
         return stopped, after
 
     stopped, after = asyncio.run(story())
     assert stopped.exit_code in (None, -signal.SIGKILL)
-    assert stopped.status in (RunStatus.LOST, RunStatus.FINISHED)
+    assert stopped.status in (ProgramStatus.LOST, ProgramStatus.FINISHED)
     assert after.stdout == "next\n"
 
 
@@ -160,24 +162,24 @@ def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
     """The namespace of a program ends with it, without a word from the owner of the sandbox."""
 
     async def story() -> None:
-        session = own.session()
+        session = own.open_session()
         await session.run("import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass")
         await settled(own, busy=1, started=1)
         before = templates()
         outermost, template, *_ = before
-        nursery, *programs = children(template)
+        namespace_server, *programs = children(template)
         for process in programs:
             os.kill(process, signal.SIGKILL)
         async with asyncio.timeout(300):
-            await quiet(outermost, 3)  # the template, the nursery, a keeper made in advance
-        assert len(before) > 4 + 2 * len(programs)  # programs, keepers, and the first one's child
-        assert children(template) == [nursery]
+            await quiet(outermost, 3)  # the template, the server of namespaces, one of them
+        assert len(before) > 4 + 2 * len(programs)  # programs, init processes, a child
+        assert children(template) == [namespace_server]
 
     asyncio.run(story())
 
 
 def test_a_cancelled_run_leaves_nothing(own) -> None:
-    async def story() -> Run:
+    async def story() -> ProgramResult:
         tasks = [asyncio.create_task(own.run(SLEEP)) for _ in range(6)]  # two of them wait
         await asleep(4)
         for task in tasks:
@@ -190,10 +192,10 @@ def test_a_cancelled_run_leaves_nothing(own) -> None:
 
 def test_closing_ends_every_process_and_descriptor() -> None:
     before = descriptors(), mounts()
-    with Sandbox(Limits(wall_seconds=600), libraries=()) as sandbox:
+    with Sandbox(SandboxLimits(wall_seconds=600), libraries=()) as sandbox:
 
         async def story() -> None:
-            session = sandbox.session()
+            session = sandbox.open_session()
             await session.run("import os\nif os.fork() == 0:\n    while True: os.setsid()")
             await sandbox.run("1")
 
@@ -219,7 +221,7 @@ async def many(sandbox: Sandbox, runs: int) -> None:
         done = await asyncio.gather(
             *(sandbox.run(programs[i % len(programs)]) for i in range(start, start + 200))
         )
-        assert {run.status for run in done} == {RunStatus.FINISHED}
+        assert {run.status for run in done} == {ProgramStatus.FINISHED}
 
 
 async def quiet(process: int, most: int) -> None:
@@ -240,7 +242,7 @@ def leaks(runs: int) -> None:
                 await asyncio.sleep(0.05)
         assert mounts() == before[1]
 
-    with Sandbox(Limits(wall_seconds=600), libraries=()) as sandbox:
+    with Sandbox(SandboxLimits(wall_seconds=600), libraries=()) as sandbox:
         asyncio.run(story(sandbox))
     assert templates() == []
 

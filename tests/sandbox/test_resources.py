@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.sandbox import frames
-from fieldcraft.sandbox.limits import Limits, RunStatus
+from fieldcraft.sandbox.limits import ProgramStatus, SandboxLimits
 
 CALL = "import ctypes, fcntl, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 # What the kernel would hold for a program without counting it.
@@ -62,7 +62,7 @@ def test_ten_times_a_limit_is_refused(run, name: str) -> None:
     code = CALL + UNCOUNTED[name]
     compile(code, name, "exec")
     done = run(code)
-    assert (done.status, done.exit_code) == (RunStatus.FINISHED, 1)
+    assert (done.status, done.exit_code) == (ProgramStatus.FINISHED, 1)
     assert done.stderr.rpartition("\n")[0].rpartition("\n")[2].startswith(
         ("OSError", "PermissionError", "AssertionError: refused", "AttributeError", "MemoryError",
          "BlockingIOError", "RuntimeError", "ValueError")
@@ -106,7 +106,7 @@ print(109 in full)
 """
 
     async def story():
-        async with sandbox.session() as session:
+        async with sandbox.open_session() as session:
             filled = await session.run(fill)
             return filled, [await sandbox.run("print('next')") for _ in range(5)]
 
@@ -133,7 +133,7 @@ except OSError: print('refused')
 """
 
     async def story():
-        async with sandbox.session() as session:
+        async with sandbox.open_session() as session:
             return await session.run(lock), await sandbox.run(look)
 
     locked, seen = asyncio.run(story())
@@ -156,7 +156,7 @@ def test_the_owner_dies_last(sandbox) -> None:
     def score(process: int | str) -> int:
         return int(Path(f"/proc/{process}/oom_score_adj").read_text())
 
-    found, scores = [sandbox._running[0]._process.pid], []
+    found, scores = [sandbox._supervisors[0]._process.pid], []
     for process in found:
         children = Path(f"/proc/{process}/task/{process}/children")
         with suppress(OSError):  # a worker of before may end just now
@@ -170,12 +170,12 @@ def test_the_owner_dies_last(sandbox) -> None:
 # Expressions for the bytes that a program writes where its worker would answer.
 FORGED = {
     "much JSON": "b'[],' * 3_000_000",
-    "a long value": f"{frames.ANSWER + frames.ANSWER_HEAD.pack(0, 2**40)!r} + bytes(2**20)",
-    "a length below nothing": repr(frames.ANSWER + frames.ANSWER_HEAD.pack(0, -5)),
-    "a value that is no text": repr(frames.ANSWER + frames.ANSWER_HEAD.pack(0, 2) + b"\xff\xfe"),
-    "two answers": repr(2 * (frames.ANSWER + frames.ANSWER_HEAD.pack(0, -1))),
-    "half an answer": repr(frames.ANSWER + b"\0\0"),
-    "a file that nobody asked for": repr(frames.ANSWER + struct.pack("!iqq", 0, -1, 3) + b"abc"),
+    "a long value": f"{frames.REPORT + frames.REPORT_HEADER.pack(0, 2**40)!r} + bytes(2**20)",
+    "a length below nothing": repr(frames.REPORT + frames.REPORT_HEADER.pack(0, -5)),
+    "a value that is not text": repr(frames.REPORT + frames.REPORT_HEADER.pack(0, 2) + b"\xff\xfe"),
+    "two answers": repr(2 * (frames.REPORT + frames.REPORT_HEADER.pack(0, -1))),
+    "half an answer": repr(frames.REPORT + b"\0\0"),
+    "a file that nobody asked for": repr(frames.REPORT + struct.pack("!iqq", 0, -1, 3) + b"abc"),
 }
 
 
@@ -185,7 +185,7 @@ def test_a_forged_answer_costs_the_owner_nothing(run, name: str) -> None:
     done = run(f"import os\nos.write(3, {FORGED[name]})\nos._exit(0)")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert done.status is RunStatus.FINISHED  # at once: nobody goes on writing to a closed ear
+    assert done.status is ProgramStatus.FINISHED  # at once: nobody goes on writing to a closed ear
     assert len(done.value or "") < 100
     assert done.files == {}
     assert peak < 16 * 2**20
@@ -193,8 +193,8 @@ def test_a_forged_answer_costs_the_owner_nothing(run, name: str) -> None:
 
 def test_what_is_brought_back_is_bounded(run) -> None:
     code = "for i in range(6): open(str(i), 'wb').write(bytes(12 * 2**20))"
-    limits = Limits(wall_seconds=600, disk_mb=100, file_mb=20)
+    limits = SandboxLimits(wall_seconds=600, disk_mb=100, file_mb=20)
     done = run(code, limits=limits, fetch=[str(i) for i in range(6)])
     assert {name: len(data) for name, data in done.files.items()} == {
-        str(i): frames.MOST_FILE for i in range(4)
+        str(i): frames.MAX_FILE_BYTES for i in range(4)
     }

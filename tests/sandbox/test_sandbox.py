@@ -7,16 +7,16 @@ import pytest
 from sandbox_parts import QUICK, out_of_time
 
 from fieldcraft.sandbox import kernel, landlock
-from fieldcraft.sandbox.clipping import Clipped, clip
-from fieldcraft.sandbox.layers import check_waived, refuse_missing
-from fieldcraft.sandbox.limits import Limits, RunStatus
+from fieldcraft.sandbox.clipping import OutputBuffer, truncate_output
+from fieldcraft.sandbox.layers import require_no_missing_layers, require_waivable
+from fieldcraft.sandbox.limits import ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
 
 def test_a_program_that_works(run) -> None:
     done = run("name = input()\nprint('Hello', name)\nlen(name)", stdin="Ada\n")
-    assert (done.status, done.exit_code, done.ok) == (RunStatus.FINISHED, 0, True)
+    assert (done.status, done.exit_code, done.ok) == (ProgramStatus.FINISHED, 0, True)
     assert (done.stdout, done.stderr, done.value) == ("Hello Ada\n", "", "3")
 
 
@@ -41,7 +41,7 @@ def test_a_program_that_works(run) -> None:
 )
 def test_how_programs_fail(run, code: str, exit_code: int, stderr: str) -> None:
     done = run(code)
-    assert (done.status, done.exit_code, done.ok) == (RunStatus.FINISHED, exit_code, False)
+    assert (done.status, done.exit_code, done.ok) == (ProgramStatus.FINISHED, exit_code, False)
     assert done.stderr.endswith(stderr)
     assert (stderr == "") == (done.stderr == "")
 
@@ -94,7 +94,7 @@ def test_names_of_other_descriptors_are_not_there(run) -> None:
 
 def test_calls_of_a_session_write_by_name_each_into_its_own_output(sandbox) -> None:
     async def story() -> list[str]:
-        async with sandbox.session() as session:
+        async with sandbox.open_session() as session:
             await session.run("out = open('/dev/stdout', 'w')")
             return [(await session.run(f"print({i}, file=out, flush=True)")).stdout for i in (1, 2)]
 
@@ -103,7 +103,7 @@ def test_calls_of_a_session_write_by_name_each_into_its_own_output(sandbox) -> N
 
 def test_a_standard_input_without_room_has_no_name_but_can_be_read(run) -> None:
     lines = "x" * 8 * 2**20
-    limits = Limits(wall_seconds=600.0, memory_mb=256, disk_mb=1, file_mb=16)
+    limits = SandboxLimits(wall_seconds=600.0, memory_mb=256, disk_mb=1, file_mb=16)
     code = "import os; print(len(input()), os.path.exists('/dev/stdin'))"
     assert run(code, stdin=lines, limits=limits).stdout == f"{len(lines)} False\n"
 
@@ -125,20 +125,20 @@ def test_a_program_out_of_time_keeps_its_output_and_says_where_it_was(run) -> No
 
 
 def test_cpu_time_is_limited_apart_from_wall_time(run) -> None:
-    done = run("while True: pass", limits=Limits(wall_seconds=600, cpu_seconds=1))
-    assert done.status is RunStatus.TIMEOUT
+    done = run("while True: pass", limits=SandboxLimits(wall_seconds=600, cpu_seconds=1))
+    assert done.status is ProgramStatus.TIMEOUT
 
 
 def test_long_output_keeps_head_and_tail(run) -> None:
     done = run("print('a' * 50_000); print('b' * 50_000)", limits=replace(QUICK, output_bytes=1000))
     assert done.ok
     assert done.stdout == f"{'a' * 500}\n[99002 bytes left out]\n{'b' * 499}\n"
-    assert done.left_out == 99_002
+    assert done.omitted_bytes == 99_002
 
 
 def test_a_flood_of_output_ends_the_program(run) -> None:
     done = run("while True: print('x' * 10_000)", limits=replace(QUICK, output_bytes=1000))
-    assert done.status is RunStatus.OUTPUT
+    assert done.status is ProgramStatus.OUTPUT
     assert done.stdout.startswith("x" * 500)
 
 
@@ -149,7 +149,7 @@ def test_output_that_is_no_text(run) -> None:
 
 def test_closed_pipes_and_descriptors_do_not_hang(run) -> None:
     assert run("import os\nfor d in range(300):\n    try: os.close(d)\n    except OSError: pass")
-    assert run("import sys; sys.stdout.close(); sys.stdout = None").status is RunStatus.FINISHED
+    assert run("import sys; sys.stdout.close(); sys.stdout = None").status is ProgramStatus.FINISHED
 
 
 def test_what_a_program_starts_ends_with_it(run) -> None:
@@ -197,8 +197,8 @@ def test_random_numbers_differ_and_sets_do_not(run) -> None:
 
 
 def test_a_session_keeps_its_variables_and_files(sandbox) -> None:
-    async def talk():
-        async with sandbox.session() as session:
+    async def run_session():
+        async with sandbox.open_session() as session:
             return [
                 await session.run("import math\nx = 5\nopen('f', 'w').write('kept')"),
                 await session.run("print(open('f').read())\nx = x + 1\nx"),
@@ -206,7 +206,7 @@ def test_a_session_keeps_its_variables_and_files(sandbox) -> None:
                 await session.run("print(input(), x)", "typed"),
             ]
 
-    first, second, third, fourth = asyncio.run(talk())
+    first, second, third, fourth = asyncio.run(run_session())
     assert (first.value, second.stdout, second.value) == ("4", "kept\n", "6")
     assert third.exit_code == 1
     assert (fourth.stdout, fourth.restarted) == ("typed 6\n", False)
@@ -215,42 +215,42 @@ def test_a_session_keeps_its_variables_and_files(sandbox) -> None:
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
-        ("while True: pass", RunStatus.TIMEOUT),
-        ("import os; os._exit(1)", RunStatus.FINISHED),
-        ("import os; os.close(3)", RunStatus.FINISHED),
+        ("while True: pass", ProgramStatus.TIMEOUT),
+        ("import os; os._exit(1)", ProgramStatus.FINISHED),
+        ("import os; os.close(3)", ProgramStatus.FINISHED),
     ],
 )
 def test_a_session_that_ended_begins_anew_and_says_so(sandbox, ending, status) -> None:
-    async def talk():
-        async with sandbox.session(QUICK) as session:
+    async def run_session():
+        async with sandbox.open_session(QUICK) as session:
             await session.run("x = 5")
-            if status is RunStatus.TIMEOUT:
+            if status is ProgramStatus.TIMEOUT:
                 session._limits = replace(QUICK, wall_seconds=0.1)
             ended = await session.run(ending)
             session._limits = QUICK
             return [ended, await session.run("'x' in globals()"), await session.run("1")]
 
-    ended, fresh, later = asyncio.run(talk())
+    ended, fresh, later = asyncio.run(run_session())
     assert ended.status is status
     assert (fresh.value, fresh.restarted, later.restarted) == ("False", True, False)
 
 
 def test_layers_are_refused_or_waived_by_name() -> None:
-    refuse_missing({})
+    require_no_missing_layers({})
     with pytest.raises(UserError, match=r"lacks the layer 'network' \(no\); .*waive: \[network\]"):
-        refuse_missing({"network": "no"})
+        require_no_missing_layers({"network": "no"})
     with pytest.raises(UserError, match="'user' cannot be waived"):
-        refuse_missing({"user": "Operation not permitted"})
+        require_no_missing_layers({"user": "Operation not permitted"})
     with pytest.raises(UserError, match="no layer 'docker' to waive"):
-        check_waived(["docker"])
+        require_waivable(["docker"])
     with pytest.raises(UserError, match="'pid' of the sandbox cannot be waived"):
-        check_waived(["pid"])
+        require_waivable(["pid"])
 
 
 def test_an_old_landlock_is_told(monkeypatch) -> None:
     monkeypatch.setattr(kernel, "landlock_version", lambda: 3)
-    assert landlock.missing("landlock-files") is None
-    assert landlock.missing("landlock-scopes") == (
+    assert landlock.explain_missing("landlock-files") is None
+    assert landlock.explain_missing("landlock-scopes") == (
         "the kernel's Landlock has version 3, and 6 is needed"
     )
 
@@ -268,13 +268,13 @@ def test_a_library_that_is_missing_is_told() -> None:
 
 def test_a_limit_must_be_positive() -> None:
     with pytest.raises(UserError, match="wall_seconds"):
-        Limits(wall_seconds=0)
+        SandboxLimits(wall_seconds=0)
 
 
 def test_clipping() -> None:
-    assert clip("abcdef", 6) == "abcdef"
-    assert clip("abcdefg", 4) == "ab\n[3 bytes left out]\nfg"
-    pieces = Clipped(4)
+    assert truncate_output("abcdef", 6) == "abcdef"
+    assert truncate_output("abcdefg", 4) == "ab\n[3 bytes left out]\nfg"
+    pieces = OutputBuffer(4)
     for letter in "abcdefghijklmnopqrstuvwxyz":
         pieces.add(letter.encode())
-    assert pieces.text() == "ab\n[22 bytes left out]\nyz"
+    assert pieces.render() == "ab\n[22 bytes left out]\nyz"

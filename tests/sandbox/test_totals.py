@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.sandbox.limits import Limits, RunStatus
+from fieldcraft.sandbox.limits import ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
 
-LIMITS = Limits(wall_seconds=600, cpu_seconds=2, memory_mb=96, processes=16, disk_mb=8, file_mb=4)
+LIMITS = SandboxLimits(
+    wall_seconds=600, cpu_seconds=2, memory_mb=96, processes=16, disk_mb=8, file_mb=4
+)
 # Each process stays below what one may have; all of them together want ten times as much.
 EACH = "import os, mmap, time\n"
 MEMORY = {
@@ -75,7 +77,7 @@ def small():
 
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_that_of_all_processes(small, name: str) -> None:
-    assert asyncio.run(small.run(EACH + MEMORY[name])).status is RunStatus.MEMORY
+    assert asyncio.run(small.run(EACH + MEMORY[name])).status is ProgramStatus.MEMORY
     assert asyncio.run(small.run("print('next')")).stdout == "next\n"
 
 
@@ -105,12 +107,12 @@ def test_processor_time_is_that_of_all_processes(small, name: str, in_a_session:
         code = EACH + TIME[name]
         if not in_a_session:
             return await small.run(code)
-        async with small.session() as session:
+        async with small.open_session() as session:
             assert (await session.run("1 + 1")).value == "2"
             return await session.run(code)
 
     done = asyncio.run(story())
-    assert done.status is RunStatus.TIMEOUT
+    assert done.status is ProgramStatus.TIMEOUT
     assert asyncio.run(small.run("print('next')")).stdout == "next\n"
 
 
@@ -156,8 +158,8 @@ threading.Thread(target=count, daemon=True).start()
             await asyncio.sleep(0.05)
 
     async def story():
-        template = small._running[0]._process.pid
-        async with small.session() as session:
+        template = small._supervisors[0]._process.pid
+        async with small.open_session() as session:
             assert (await session.run(begin)).ok
             await stopped(template)
             first = await session.run("n")
@@ -171,7 +173,7 @@ threading.Thread(target=count, daemon=True).start()
 
 def test_a_session_goes_on_after_a_rest(small) -> None:
     async def story():
-        async with small.session() as session:
+        async with small.open_session() as session:
             await session.run("import subprocess, multiprocessing, time\nx = 1")
             return [(await session.run("time.sleep(0.01); x = x + 1; x")).value for _ in range(5)]
 

@@ -10,13 +10,22 @@ from transformers import Qwen2Config
 
 from checkpoints import r1_tokenizer
 from cli_parts import sentence, status
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import PROCESS_BYTES, activation_bytes, memory_bytes
+from fieldcraft.runs.memory import PROCESS_BYTES, estimate_activation_bytes, estimate_stage_memory
 from fieldcraft.scaling.devices import Device, find_device
-from fieldcraft.scaling.memory import CLUSTER_BYTES, process_parts, rank_parts
-from fieldcraft.scaling.plan import make_plan, placed
-from fieldcraft.scaling.times import Timing, Usual, passes_of, shape_of
+from fieldcraft.scaling.memory import (
+    CLUSTER_OVERHEAD_BYTES,
+    estimate_process_memory,
+    estimate_rank_memory,
+)
+from fieldcraft.scaling.plan import make_plan, render_placement
+from fieldcraft.scaling.times import (
+    StageTimeEstimator,
+    TypicalText,
+    make_forward_passes,
+    make_model_shape,
+)
 from fieldcraft.types import UserError
 
 LAYERS, WIDTH, WORDS = 4, 64, 1000
@@ -31,7 +40,7 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 2,
     "tie_word_embeddings": False,
 }
-USUAL = Usual(tokens=300.0, written=0.5, tool_seconds=0.0)
+USUAL = TypicalText(tokens=300.0, policy_share=0.5, tool_seconds=0.0)
 BIG = Device("big", 80e9, 1e15, 3e12, 450e9, 50e9)
 
 
@@ -40,26 +49,30 @@ def sizes(*overrides: str, name: str = "autocoa-mini") -> Any:
     recipe = load_recipe(name, list(overrides))
     config = Qwen2Config(**SHAPE)
     return SimpleNamespace(
-        recipe=recipe, config=config, parameters=PARAMETERS, trained=PARAMETERS, has_weights=True
+        recipe=recipe,
+        config=config,
+        parameters=PARAMETERS,
+        trainable_parameters=PARAMETERS,
+        has_weights=True,
     )
 
 
-def cluster_of(**given: Any) -> Cluster:
-    return Cluster.model_validate(given)
+def cluster_of(**given: Any) -> ClusterConfig:
+    return ClusterConfig.model_validate(given)
 
 
 def test_a_rank_has_its_share() -> None:
     setup = sizes("dtype=bfloat16", "stages.rl2.kl_coef=0.001", "stages.rl2.optim.moments=8bit")
     stage = setup.recipe.stages["rl2"]
-    parts = rank_parts(setup, stage, cluster_of(trainers=4))
+    parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4))
     assert parts["masters and moments"] == PARAMETERS * (4 + 8) / 4
-    alone = rank_parts(setup, stage, cluster_of())
+    alone = estimate_rank_memory(setup, stage, cluster_of())
     assert alone["masters and moments"] == pytest.approx(PARAMETERS * (4 + 2 + 8 / 256), abs=1)
     assert parts["gradients"] == PARAMETERS * 4 / 4
     assert parts["read only"] == PARAMETERS * 2 / 4  # the reference
     assert parts["gathered"] == EMBEDDINGS * 2 + 2 * 50_000 * 2 + 50_000 * 4
-    assert parts["activations"] == activation_bytes(setup, stage, 4096)
-    assert parts["process"] == PROCESS_BYTES + CLUSTER_BYTES
+    assert parts["activations"] == estimate_activation_bytes(setup, stage, 4096)
+    assert parts["process"] == PROCESS_BYTES + CLUSTER_OVERHEAD_BYTES
 
 
 def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
@@ -67,14 +80,14 @@ def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
     16 numbers of 4 bytes, twice."""
     setup = sizes("budget.total_tokens=10000")
     stage = setup.recipe.stages["rl2"]
-    parts = rank_parts(setup, stage, cluster_of(trainers=4, context=2))
+    parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4, context=2))
     others = 5000 * 2 * LAYERS * 2 * 16 * 4
-    assert parts["activations"] == activation_bytes(setup, stage, 5000) + others
+    assert parts["activations"] == estimate_activation_bytes(setup, stage, 5000) + others
 
 
 def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activations() -> None:
     setup = sizes("stages.rl2.optim.micro_tokens=1", "budget.total_tokens=1")
-    parts = rank_parts(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
+    parts = estimate_rank_memory(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
     assert parts["activations"] == EMBEDDINGS * (4 + 4)
 
 
@@ -83,16 +96,20 @@ def test_an_engine_has_whole_weights_and_its_rows() -> None:
     2 x 4 layers x 2 heads x 16 numbers of 4 bytes. With 100 rows for all engines it is 25 rows."""
     setup = sizes("max_rows=1000")
     stage = setup.recipe.stages["rl2"]
-    parts = process_parts(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
+    parts = estimate_process_memory(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
     token = 2 * LAYERS * 2 * 16 * 4
     assert parts["weights"] == PARAMETERS * 4
     assert parts["caches"] == pytest.approx(40 * 600 * token, rel=0.07)
-    few = process_parts(sizes("max_rows=100"), stage, cluster_of(trainers=2, engines=4))["engine"]
+    few = estimate_process_memory(sizes("max_rows=100"), stage, cluster_of(trainers=2, engines=4))[
+        "engine"
+    ]
     assert few["caches"] == parts["caches"] * 25 / 40
     vllm = sizes("engine={name: vllm, memory: 2.5, urls: ['http://127.0.0.1:9']}")
-    served = process_parts(vllm, stage, cluster_of(trainers=2, engines=4))["engine"]
+    served = estimate_process_memory(vllm, stage, cluster_of(trainers=2, engines=4))["engine"]
     assert served["caches"] == 2.5 * 2**30
-    wide = process_parts(setup, stage, cluster_of(trainers=2, engines=4, engine_devices=2))
+    wide = estimate_process_memory(
+        setup, stage, cluster_of(trainers=2, engines=4, engine_devices=2)
+    )
     assert wide["engine"]["weights"] == PARAMETERS * 2
     assert wide["engine"]["caches"] == parts["caches"] / 2
 
@@ -110,77 +127,90 @@ def test_an_engine_has_whole_weights_and_its_rows() -> None:
 def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) -> None:
     setup = sizes(*overrides)
     for stage in setup.recipe.stages.values():
-        rows = process_parts(setup, stage, Cluster())
+        rows = estimate_process_memory(setup, stage, ClusterConfig())
         found = max(sum(parts.values()) for parts in rows.values())
-        assert found == pytest.approx(memory_bytes(setup, stage), rel=1e-6)
+        assert found == pytest.approx(estimate_stage_memory(setup, stage), rel=1e-6)
 
 
 def test_a_stage_whose_budget_changes_is_planned_period_by_period() -> None:
     """Texts are as long as their budget in proportion: of 300 tokens in 600, so 150 in 300."""
     setup = sizes("stages.rl2.budget=[{until: 20, total_tokens: 300}, {}]")
     cluster, stage = cluster_of(trainers=2, engines=2), setup.recipe.stages["rl2"]
-    timing = Timing(setup, BIG, USUAL)
-    first, second = timing.each("rl2", stage, cluster)
+    timing = StageTimeEstimator(setup, BIG, USUAL)
+    first, second = timing.estimate_periods("rl2", stage, cluster)
     assert [(t.name, t.steps) for t in (first, second)] == [
         ("rl2, steps 1 to 20", 20),
         ("rl2, steps 21 to 60", 40),
     ]
-    whole = timing.of("rl2", stage, cluster)
-    half = Timing(setup, BIG, Usual(150.0, 0.5, 0.0)).of("rl2", stage, cluster)
-    assert (first.step, second.step) == (half.step, whole.step)
-    assert first.step < second.step
-    [usual] = timing.each("rl2", sizes().recipe.stages["rl2"], cluster)
-    assert (usual.name, usual.steps, usual.step) == ("rl2", 60, whole.step)
+    whole = timing.estimate("rl2", stage, cluster)
+    half = StageTimeEstimator(setup, BIG, TypicalText(150.0, 0.5, 0.0)).estimate(
+        "rl2", stage, cluster
+    )
+    assert (first.step_seconds, second.step_seconds) == (half.step_seconds, whole.step_seconds)
+    assert first.step_seconds < second.step_seconds
+    [usual] = timing.estimate_periods("rl2", sizes().recipe.stages["rl2"], cluster)
+    assert (usual.name, usual.steps, usual.step_seconds) == ("rl2", 60, whole.step_seconds)
 
 
 def test_what_multiplies_is_not_the_input_embedding() -> None:
     setup = sizes()
-    assert shape_of(setup).parameters == PARAMETERS - WIDTH * WORDS
+    assert make_model_shape(setup).parameters == PARAMETERS - WIDTH * WORDS
     setup.config.tie_word_embeddings = True
-    assert shape_of(setup).parameters == PARAMETERS
+    assert make_model_shape(setup).parameters == PARAMETERS
 
 
 def test_passes_over_a_token() -> None:
     setup = sizes("stages.rl2.kl_coef=0.1", "stages.rl2.async.max_staleness=1")
-    passes = passes_of(setup.recipe, setup.recipe.stages["rl2"])
-    assert passes.read == 2  # the reference, and the policy whose probabilities are computed anew
-    assert passes.forward == 5
-    assert passes_of(setup.recipe, setup.recipe.stages["base"]).forward == 3
+    passes = make_forward_passes(setup.recipe, setup.recipe.stages["rl2"])
+    assert (
+        passes.frozen_models == 2
+    )  # the reference, and the policy whose probabilities are computed anew
+    assert passes.total == 5
+    assert make_forward_passes(setup.recipe, setup.recipe.stages["base"]).total == 3
 
 
 def test_a_step_in_turns_is_the_sum_and_an_asynchronous_one_the_slower_side() -> None:
     cluster = cluster_of(trainers=2, engines=2)
     turns, both = (
-        Timing(setup, BIG, USUAL).of("rl2", setup.recipe.stages["rl2"], cluster)
+        StageTimeEstimator(setup, BIG, USUAL).estimate("rl2", setup.recipe.stages["rl2"], cluster)
         for setup in (sizes(), sizes("stages.rl2.async.max_staleness=1"))
     )
-    assert turns.step == pytest.approx(turns.sampling + turns.training + turns.publishing)
-    assert both.step == pytest.approx(max(both.sampling, both.training) + both.publishing)
-    assert turns.seconds == pytest.approx(60 * turns.step)
+    assert turns.step_seconds == pytest.approx(
+        turns.sampling_seconds + turns.training_seconds + turns.broadcast_seconds
+    )
+    assert both.step_seconds == pytest.approx(
+        max(both.sampling_seconds, both.training_seconds) + both.broadcast_seconds
+    )
+    assert turns.total_seconds == pytest.approx(60 * turns.step_seconds)
 
 
 def test_a_recipe_without_processes_is_split() -> None:
     turns = make_plan(sizes(), BIG, 16, USUAL)
-    assert turns.chosen
+    assert turns.is_auto_split
     assert (turns.cluster.trainers, turns.cluster.engines) == (16, 16)
     assert turns.cluster.colocate
-    lines = list(placed(turns))
+    lines = list(render_placement(turns))
     assert lines[1] == (
         "node 1, devices 0-7: trainers 8-15 on devices 0-7; engines 8-15 on devices 0-7"
     )
     ahead = make_plan(sizes("stages.rl2.async.max_staleness=2"), BIG, 16, USUAL)
     assert ahead.cluster.trainers + ahead.cluster.engines == 16
     assert not ahead.cluster.colocate
-    assert not make_plan(sizes(), BIG, 1, USUAL).chosen
+    assert not make_plan(sizes(), BIG, 1, USUAL).is_auto_split
 
 
 def test_what_the_recipe_says_is_kept() -> None:
     found = make_plan(sizes("cluster={trainers: 3, engines: 2}"), BIG, 8, USUAL)
-    assert not found.chosen
-    assert list(placed(found)) == [
+    assert not found.is_auto_split
+    assert list(render_placement(found)) == [
         "node 0, devices 0-7: trainers 0-2 on devices 0-2; engines 0-1 on devices 3-4"
     ]
-    assert found.unknown == ["base", "sft1", "sft2", "sft3"]  # as long as the data of a world
+    assert found.stages_without_steps == [
+        "base",
+        "sft1",
+        "sft2",
+        "sft3",
+    ]  # as long as the data of a world
 
 
 def too_large(setup: Any, memory: float, devices: int) -> str:
@@ -191,7 +221,7 @@ def too_large(setup: Any, memory: float, devices: int) -> str:
 
 def test_what_does_not_fit_is_told_with_what_to_set() -> None:
     setup = sizes()
-    setup.parameters = setup.trained = 10**9
+    setup.parameters = setup.trainable_parameters = 10**9
     said = too_large(setup, 16e9, 1)
     assert said.startswith("stage 'base' does not fit: its process needs ")
     assert said.endswith("set cluster.trainers=2 and give more devices.")
@@ -229,14 +259,14 @@ def test_the_command_on_a_large_model(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert status("plan", "autocoa-7b", *files, "--gpus", "16", "--gpu", "h100") == 0
-    said = capsys.readouterr().out
-    assert said.startswith("autocoa-7b: 7,615,616,512 parameters on 16 h100 (80 GB")
-    assert "cluster.trainers=16 cluster.engines=16 cluster.colocate=true" in said
-    assert "stages.rl2.optim.moments=float32" in said
-    assert "node 1, devices 0-7: trainers 8-15" in said
-    assert "rl1: trainer, sampling" in said
-    assert " 375 " in said  # 2 epochs of 6,000 demonstrations in batches of 32
-    assert "The limit of rl1: " in said
+    output = capsys.readouterr().out
+    assert output.startswith("autocoa-7b: 7,615,616,512 parameters on 16 h100 (80 GB")
+    assert "cluster.trainers=16 cluster.engines=16 cluster.colocate=true" in output
+    assert "stages.rl2.optim.moments=float32" in output
+    assert "node 1, devices 0-7: trainers 8-15" in output
+    assert "rl1: trainer, sampling" in output
+    assert " 375 " in output  # 2 epochs of 6,000 demonstrations in batches of 32
+    assert "The limit of rl1: " in output
 
 
 @pytest.mark.parametrize(
@@ -261,9 +291,9 @@ def test_the_variants_for_clusters_fit(
     ("arguments", "complaint"),
     [
         (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
-        (["--gpus", "0"], "--gpus 0 is no number of devices: give 1 or more."),
+        (["--gpus", "0"], "--gpus 0 is not a number of devices: give 1 or more."),
         (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
-        (["cluster.engines=9", "--gpus", "8"], "the recipe asks for 9 devices (0 trainers and 9"),
+        (["cluster.engines=9", "--gpus", "8"], "the recipe requires 9 devices (0 trainers and 9"),
         (["stages={}"], "recipe 'autocoa-7b' trains nothing, so there is nothing to plan."),
     ],
 )
@@ -276,11 +306,15 @@ def test_mistakes(
 
 def test_this_machine_is_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("plan", "smoke", "--gpus", "2", "--gpu", "cpu") == 0
-    said = capsys.readouterr().out
-    assert " parameters on 2 cpu (" in said
-    assert "All stages: " in said
+    output = capsys.readouterr().out
+    assert " parameters on 2 cpu (" in output
+    assert "All stages: " in output
 
 
 def test_the_table_has_what_data_sheets_say() -> None:
     h100 = find_device("h100")
-    assert (h100.memory, h100.rate, h100.bandwidth) == (80e9, 989e12, 3.35e12)
+    assert (h100.memory_bytes, h100.flops_per_second, h100.memory_bandwidth) == (
+        80e9,
+        989e12,
+        3.35e12,
+    )

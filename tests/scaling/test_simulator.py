@@ -10,46 +10,47 @@ from aiotools import VirtualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.sampling import Sampling
-from fieldcraft.scaling.engines import Modelled, Several
-from fieldcraft.scaling.pipeline import Pipeline, simulate
-from fieldcraft.scaling.workload import Tail, Workload
-from fieldcraft.types import Completion
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.scaling.engines import SimulatedEngine, SimulatedEngineGroup
+from fieldcraft.scaling.pipeline import PipelineModel, simulate
+from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
-SAME = Workload(prompt=10, turn=Tail(100, 100))  # rollouts of one turn with 100 tokens
-SLOW_TOOLS = Workload(
-    prompt=50,
-    turn=Tail(20, 60, 80),
-    calls=1.5,
-    most_calls=6,
-    observation=30,
-    latency=Tail(0.2, 5.0),
+SAME = RolloutWorkload(
+    prompt_tokens=10, turn_tokens=LogNormal(100, 100)
+)  # rollouts of one turn with 100 tokens
+SLOW_TOOLS = RolloutWorkload(
+    prompt_tokens=50,
+    turn_tokens=LogNormal(20, 60, 80),
+    mean_calls=1.5,
+    max_calls=6,
+    observation_tokens=30,
+    tool_latency=LogNormal(0.2, 5.0),
 )
 
 
 class Constant:
     """An engine whose steps take 10 ms, whatever there is in them, and whose prompts take none."""
 
-    def step(self, rows: int, tokens: float) -> float:
+    def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return 0.01
 
-    def prefill(self, tokens: float) -> float:
+    def prefill_seconds(self, tokens: float) -> float:
         return 0.0
 
 
 class Growing(Constant):
     """A step takes 1 ms for each row, and a token of a prompt 1 ms."""
 
-    def step(self, rows: int, tokens: float) -> float:
+    def decode_seconds(self, rows: int, cached_tokens: float) -> float:
         return 0.001 * rows
 
-    def prefill(self, tokens: float) -> float:
+    def prefill_seconds(self, tokens: float) -> float:
         return 0.001 * tokens
 
 
-def pipeline(**given: Any) -> Pipeline:
+def pipeline(**given: Any) -> PipelineModel:
     usual = {"workload": SAME, "speeds": [Constant()], "questions": 5, "group": 2, "rows": 10}
-    return Pipeline(**{**usual, "learn_seconds": lambda tokens, rollouts: 0.5, **given})
+    return PipelineModel(**{**usual, "learn_seconds": lambda tokens, rollouts: 0.5, **given})
 
 
 def virtually(calls: Any) -> Any:
@@ -63,30 +64,32 @@ def virtually(calls: Any) -> Any:
 def test_with_one_engine_and_no_tools_the_rate_is_that_of_the_formula() -> None:
     """Ten rollouts of 100 steps of 10 ms, and 0.5 s of training: a step takes 1.5 s in turns, and
     1 s when both are done at once. With five rows sampling takes two rounds."""
-    assert simulate(pipeline()).rate == pytest.approx(10 / 1.5)
-    assert simulate(pipeline(max_staleness=1)).rate == pytest.approx(10)
-    assert simulate(pipeline(rows=5)).rate == pytest.approx(10 / 2.5)
+    assert simulate(pipeline()).rollouts_per_second == pytest.approx(10 / 1.5)
+    assert simulate(pipeline(max_staleness=1)).rollouts_per_second == pytest.approx(10)
+    assert simulate(pipeline(rows=5)).rollouts_per_second == pytest.approx(10 / 2.5)
     slow = simulate(pipeline(max_staleness=1, learn_seconds=lambda tokens, n: tokens / 500))
-    assert slow.rate == pytest.approx(500 / 110)  # each has 110 tokens with its prompt
-    assert slow.waiting == pytest.approx(0)
+    assert slow.rollouts_per_second == pytest.approx(
+        500 / 110
+    )  # each has 110 tokens with its prompt
+    assert slow.wait_share == pytest.approx(0)
 
 
 def test_publishing_takes_time_from_both() -> None:
     """0.2 s for which everybody waits; then 10 rollouts are read again by the engine."""
-    assert simulate(pipeline(publish_seconds=0.2)).rate == pytest.approx(10 / 1.7)
+    assert simulate(pipeline(publish_seconds=0.2)).rollouts_per_second == pytest.approx(10 / 1.7)
     both = simulate(pipeline(max_staleness=1, publish_seconds=0.2, speeds=[Growing()]))
     alone = simulate(pipeline(max_staleness=1, speeds=[Growing()]))
-    assert both.rate < alone.rate
+    assert both.rollouts_per_second < alone.rollouts_per_second
 
 
 def test_rows_share_an_engine() -> None:
     """Two rows take 2 ms a step: the short one ends after 10 steps, then the other is alone."""
 
     async def calls() -> list[float]:
-        engine, loop = Modelled(Growing(), 10), asyncio.get_running_loop()
+        engine, loop = SimulatedEngine(Growing(), 10), asyncio.get_running_loop()
 
         async def one(tokens: int) -> float:
-            await engine.generate([], Sampling(tokens), str(tokens))
+            await engine.generate([], SamplingParams(tokens), str(tokens))
             return loop.time()
 
         return await asyncio.gather(one(10), one(30))
@@ -96,11 +99,11 @@ def test_rows_share_an_engine() -> None:
 
 def test_what_a_session_has_read_is_not_read_again_until_weights_change() -> None:
     async def calls() -> list[float]:
-        engine, loop, times = Modelled(Growing(), 10), asyncio.get_running_loop(), [0.0]
+        engine, loop, times = SimulatedEngine(Growing(), 10), asyncio.get_running_loop(), [0.0]
         for turn in range(3):
             if turn == 2:
-                await engine.publish(1)
-            await engine.generate(range(100 + 10 * turn), Sampling(10), "one")
+                await engine.update_weights(1)
+            await engine.generate(range(100 + 10 * turn), SamplingParams(10), "one")
             times.append(loop.time())
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
@@ -112,10 +115,10 @@ def test_a_turn_under_way_is_read_again_when_weights_change() -> None:
     """100 tokens are read and 50 of 100 written. Then 150 are read again, and 50 written."""
 
     async def calls() -> float:
-        engine, loop = Modelled(Growing(), 10), asyncio.get_running_loop()
-        turn = asyncio.create_task(engine.generate(range(100), Sampling(100), "one"))
+        engine, loop = SimulatedEngine(Growing(), 10), asyncio.get_running_loop()
+        turn = asyncio.create_task(engine.generate(range(100), SamplingParams(100), "one"))
         await asyncio.sleep(0.15)
-        await engine.publish(1)
+        await engine.update_weights(1)
         await turn
         return loop.time()
 
@@ -124,12 +127,12 @@ def test_a_turn_under_way_is_read_again_when_weights_change() -> None:
 
 def test_tokens_know_the_version_that_sampled_them() -> None:
     async def calls() -> Completion:
-        engine = Modelled(Constant(), 1)
-        turn = asyncio.create_task(engine.generate([], Sampling(10), "one"))
+        engine = SimulatedEngine(Constant(), 1)
+        turn = asyncio.create_task(engine.generate([], SamplingParams(10), "one"))
         await asyncio.sleep(0.04)
-        await engine.publish(1)
+        await engine.update_weights(1)
         await asyncio.sleep(0.03)
-        await engine.publish(2)
+        await engine.update_weights(2)
         return await turn
 
     assert virtually(calls).versions == [(0, 4), (1, 3), (2, 3)]
@@ -137,27 +140,27 @@ def test_tokens_know_the_version_that_sampled_them() -> None:
 
 def test_a_turn_that_is_given_up_leaves_its_engine() -> None:
     async def calls() -> tuple[float, float]:
-        engine = Modelled(Growing(), 10)
-        turn = asyncio.create_task(engine.generate(range(5), Sampling(1000), "long"))
+        engine = SimulatedEngine(Growing(), 10)
+        turn = asyncio.create_task(engine.generate(range(5), SamplingParams(1000), "long"))
         await asyncio.sleep(0.02)
         turn.cancel()
         await asyncio.wait([turn])
         began = asyncio.get_running_loop().time()
-        await engine.generate([], Sampling(10), "short")
-        return asyncio.get_running_loop().time() - began, engine.held
+        await engine.generate([], SamplingParams(10), "short")
+        return asyncio.get_running_loop().time() - began, engine.active_tokens
 
     assert virtually(calls) == pytest.approx((0.01, 0.0), abs=0.002)
 
 
 def test_a_session_stays_with_its_engine_and_a_new_one_gets_the_idle_one() -> None:
     async def calls() -> list[int]:
-        several = Several([Modelled(Constant(), 10) for _ in range(3)])
+        several = SimulatedEngineGroup([SimulatedEngine(Constant(), 10) for _ in range(3)])
         for session in "abcd":
-            await several.generate([], Sampling(1), session)
+            await several.generate([], SamplingParams(1), session)
         several.release("b")
-        await several.generate([], Sampling(1), "e")
-        await several.generate([], Sampling(1), "a")
-        return [several.of[session] for session in "aced"]
+        await several.generate([], SamplingParams(1), "e")
+        await several.generate([], SamplingParams(1), "a")
+        return [several.assigned_engine[session] for session in "aced"]
 
     first, third, again, fourth = virtually(calls)
     assert {first, third} == {0, 2}
@@ -175,7 +178,7 @@ def test_a_session_stays_with_its_engine_and_a_new_one_gets_the_idle_one() -> No
 def test_no_token_is_older_than_it_may_be(
     staleness: int, learning: float, latency: float, seed: int
 ) -> None:
-    work = Workload(20, Tail(10, 40), 1.0, 4, 10, Tail(0.2, latency))
+    work = RolloutWorkload(20, LogNormal(10, 40), 1.0, 4, 10, LogNormal(0.2, latency))
     found = simulate(
         pipeline(
             workload=work,
@@ -190,14 +193,19 @@ def test_no_token_is_older_than_it_may_be(
 
 
 def test_more_engines_are_never_slower() -> None:
-    rates = [simulate(pipeline(speeds=[Growing()] * n, steps=4)).rate for n in (1, 2, 5, 10)]
+    rates = [
+        simulate(pipeline(speeds=[Growing()] * n, steps=4)).rollouts_per_second
+        for n in (1, 2, 5, 10)
+    ]
     assert rates == sorted(rates)
     assert rates[-1] > 2 * rates[0]
 
 
 def test_working_ahead_hides_slow_tools() -> None:
     rates = [
-        simulate(pipeline(workload=SLOW_TOOLS, questions=10, max_staleness=n, steps=9)).rate
+        simulate(
+            pipeline(workload=SLOW_TOOLS, questions=10, max_staleness=n, steps=9)
+        ).rollouts_per_second
         for n in (0, 1, 4)
     ]
     assert rates == sorted(rates)
@@ -206,10 +214,12 @@ def test_working_ahead_hides_slow_tools() -> None:
 
 def test_calls_wait_at_the_gate() -> None:
     """Ten rollouts of two turns with a call of 3 s between them: all at once, or two by two."""
-    calls = Workload(10, Tail(100, 100), 1e9, 1, 5, Tail(3, 3))
-    assert simulate(pipeline(workload=calls)).rate == pytest.approx(10 / (1 + 3 + 1 + 0.5))
+    calls = RolloutWorkload(10, LogNormal(100, 100), 1e9, 1, 5, LogNormal(3, 3))
+    assert simulate(pipeline(workload=calls)).rollouts_per_second == pytest.approx(
+        10 / (1 + 3 + 1 + 0.5)
+    )
     few = simulate(pipeline(workload=calls, concurrent_calls=2))
-    assert few.rate == pytest.approx(10 / (1 + 5 * 3 + 1 + 0.5))
+    assert few.rollouts_per_second == pytest.approx(10 / (1 + 5 * 3 + 1 + 0.5))
 
 
 def test_a_step_gives_up_no_more_than_its_twentieth() -> None:
@@ -227,12 +237,12 @@ def test_a_simulation_repeats() -> None:
 
 
 def test_tails_have_the_median_and_the_99th_percentile_that_they_say() -> None:
-    rng, tail = random.Random(0), Tail(0.2, 5.0)
-    drawn = sorted(tail.draw(rng) for _ in range(20_000))
+    rng, tail = random.Random(0), LogNormal(0.2, 5.0)
+    drawn = sorted(tail.sample(rng) for _ in range(20_000))
     assert drawn[10_000] == pytest.approx(0.2, rel=0.05)
     assert drawn[19_800] == pytest.approx(5.0, rel=0.1)
-    assert Tail(3, 3).draw(rng) == 3
-    assert max(Tail(3, 30, 5).draw(rng) for _ in range(100)) == 5
-    calls = [SLOW_TOOLS.calls_of(rng) for _ in range(20_000)]
+    assert LogNormal(3, 3).sample(rng) == 3
+    assert max(LogNormal(3, 30, 5).sample(rng) for _ in range(100)) == 5
+    calls = [SLOW_TOOLS.sample_num_calls(rng) for _ in range(20_000)]
     assert sum(calls) / len(calls) == pytest.approx(1.5, rel=0.1)
     assert max(calls) == 6

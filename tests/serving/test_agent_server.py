@@ -18,13 +18,13 @@ import pytest
 
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
-from fieldcraft.engine.home import Home
+from fieldcraft.engine.resources import RunResources
 from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.serving import server
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
-from fieldcraft.serving.service import Limits, Service
-from fieldcraft.tools.serving import serving
+from fieldcraft.serving.service import AgentService, ServiceLimits
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 from serving_parts import asyncs, client
 
@@ -37,8 +37,10 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
     return find_agent(model).with_options("hermes", None, None, "cpu")
 
 
-def serve(agent: Agent, **limits: float) -> Service:
-    return asyncio.run(open_service(agent, "tiny", Limits(**limits), Home(Path("unused"))))  # type: ignore[arg-type]
+def serve(agent: Agent, **limits: float) -> AgentService:
+    return asyncio.run(
+        open_service(agent, "tiny", ServiceLimits(**limits), RunResources(Path("unused")))
+    )  # type: ignore[arg-type]
 
 
 def asking(question: str = "Who?", **more: object) -> dict[str, object]:
@@ -60,14 +62,14 @@ def test_its_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
     async def serving(*arguments: Any) -> None:
-        [home] = [one for one in arguments if isinstance(one, Home)]
-        made.append(home.folder)
-        assert home.folder.stat().st_mode & 0o777 == 0o700
+        [resources] = [one for one in arguments if isinstance(one, RunResources)]
+        made.append(resources.folder)
+        assert resources.folder.stat().st_mode & 0o777 == 0o700
 
-    monkeypatch.setattr(server, "_serve", serving)
-    where = server.Address(host="127.0.0.1", port=0, token=None)
+    monkeypatch.setattr(server, "_run_server", serving)
+    where = server.ListenAddress(host="127.0.0.1", port=0, token=None)
     for _ in range(2):
-        server.serve_agent(None, "a", where, Limits())  # type: ignore[arg-type]
+        server.serve_agent(None, "a", where, ServiceLimits())  # type: ignore[arg-type]
     first, second = made
     assert first != second
     assert not first.exists()  # nothing was written there
@@ -75,7 +77,7 @@ def test_its_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_answers_as_the_agent_does(agent: Agent) -> None:
     wanted = agent.ask("Who directed it?")
-    with serving(create_app(serve(agent))) as url:
+    with serve_in_thread(create_app(serve(agent))) as url:
         done = client(url).chat.completions.create(**asking("Who directed it?"))
         streamed = list(
             client(url).chat.completions.create(**asking("Who directed it?"), stream=True)
@@ -99,7 +101,7 @@ def test_the_seed_decides_what_is_sampled(agent: Agent) -> None:
         message = client(url).chat.completions.create(**given).choices[0].message
         return f"{message.reasoning_content}|{message.content}"
 
-    with serving(create_app(serve(agent))) as url:
+    with serve_in_thread(create_app(serve(agent))) as url:
         assert sample(7) == sample(7)
         assert len({sample(7), sample(8), sample(9)}) == 3
         assert len({sample(None) for _ in range(3)}) == 3
@@ -126,7 +128,7 @@ def test_two_hundred_clients_at_once(agent: Agent) -> None:
         async with asyncs(url) as ask:
             return await asyncio.gather(*(one(ask, number) for number in range(CLIENTS)))
 
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         ends = asyncio.run(all_of_them())
         for _ in range(600):
             shown = httpx.get(f"{url}/metrics").text
@@ -194,17 +196,17 @@ def test_mistakes_at_the_start_are_sentences(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def told(*options: object) -> str:
+    def refused(*options: object) -> str:
         assert status("serve", "agent", "--model", agent.model, *options) == 2
         return sentence(capsys)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "choose another port" in told("--port", taken.getsockname()[1])
-    assert "not both" in told("--token-env", "A", "--token-file", tmp_path / "b")
+        assert "choose another port" in refused("--port", taken.getsockname()[1])
+    assert "not both" in refused("--token-env", "A", "--token-file", tmp_path / "b")
     monkeypatch.setenv("EMPTY", " ")
-    assert "EMPTY holds no token" in told("--token-env", "EMPTY")
-    assert "token" in told("--token-file", tmp_path / "none")
+    assert "EMPTY holds no token" in refused("--token-env", "EMPTY")
+    assert "token" in refused("--token-file", tmp_path / "none")
     (tmp_path / "file").touch()
-    assert "nothing can be written" in told("--record", tmp_path / "file" / "folder")
+    assert "nothing can be written" in refused("--record", tmp_path / "file" / "folder")
     assert status("serve", "agent", "--model", tmp_path / "nowhere") == 2
     assert "holds no model" in sentence(capsys)

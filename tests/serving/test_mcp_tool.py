@@ -5,7 +5,7 @@ import asyncio
 from mcp import Client
 
 from fieldcraft.serving.app import create_app
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import SEARCHES, scripted
 
 
@@ -17,7 +17,7 @@ async def call(url: str, question: str):
 
 def test_the_agent_is_one_tool():
     service, _ = scripted()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         [tool], result = asyncio.run(call(url, "Who?"))
     assert (tool.name, tool.input_schema["required"]) == ("ask", ["question"])
     assert "search" in tool.description
@@ -27,7 +27,7 @@ def test_the_agent_is_one_tool():
 
 def test_what_goes_wrong_is_an_error_of_the_tool():
     service, engine = scripted([SEARCHES[0]])
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         _, broken = asyncio.run(call(url, "Who?"))
         _, long = asyncio.run(call(url, "long " * 500))
         service.closed = True
@@ -35,8 +35,8 @@ def test_what_goes_wrong_is_an_error_of_the_tool():
     told = [result.content[0].text for result in (broken, long, stopped)]
     assert all(result.is_error for result in (broken, long, stopped))
     assert "asked for one more" in told[0]
-    assert "shorten it" in told[1]
-    assert "being stopped" in told[2]
+    assert "shorten the question" in told[1]
+    assert "shutting down" in told[2]
     assert engine.open == set()
 
 
@@ -53,6 +53,6 @@ def test_a_client_that_hangs_up_is_worked_for_no_more():
         while engine.open:  # the test hangs if nobody tells the server
             await asyncio.sleep(0.005)
 
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         asyncio.run(asyncio.wait_for(ask_and_leave(url), 300))
-    assert service.under_way == 0
+    assert service.active_requests == 0

@@ -5,7 +5,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from fieldcraft.serving.app import create_app
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import SEARCHES, client, scripted
 
 ASK = {"model": "scripted", "input": "Who?"}
@@ -18,7 +18,7 @@ TROUBLE = (
 
 def test_thoughts_calls_observations_and_the_answer_are_items():
     service, _ = scripted()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         raw = httpx.post(f"{url}/v1/responses", json=ASK).json()
         done = client(url).responses.create(**ASK)
     Response.model_validate(raw, strict=True)
@@ -36,7 +36,7 @@ def test_thoughts_calls_observations_and_the_answer_are_items():
 
 def test_calls_that_fail_are_items_too():
     service, _ = scripted(TROUBLE)
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         done = client(url).responses.create(**ASK)
     calls = [item for item in done.output if item.type == "mcp_call"]
     assert [(call.name, call.status) for call in calls] == [
@@ -50,7 +50,7 @@ def test_calls_that_fail_are_items_too():
 def test_each_event_of_a_stream_is_one_that_the_client_knows():
     service, _ = scripted(TROUBLE)
     events = TypeAdapter(ResponseStreamEvent)
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         with client(url).responses.stream(**ASK) as stream:
             told = list(stream)
             final = stream.get_final_response()
@@ -70,7 +70,7 @@ def test_each_event_of_a_stream_is_one_that_the_client_knows():
 
 def test_a_limit_of_tokens_leaves_it_incomplete():
     service, _ = scripted()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         done = client(url).responses.create(**ASK, max_output_tokens=3)
         last = list(client(url).responses.create(**ASK, max_output_tokens=3, stream=True))[-1]
     assert (done.status, last.type) == ("incomplete", "response.incomplete")
@@ -79,11 +79,13 @@ def test_a_limit_of_tokens_leaves_it_incomplete():
 
 def test_a_response_can_be_sent_back_as_the_beginning_of_the_next():
     service, engine = scripted()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         first = client(url).responses.create(**ASK)
-        said = [{"role": "user", "content": "Who?"}, *(i.model_dump() for i in first.output)]
-        said.append({"role": "user", "content": "Where?"})
-        again = client(url).responses.create(model="scripted", instructions="Be brief.", input=said)
+        messages = [{"role": "user", "content": "Who?"}, *(i.model_dump() for i in first.output)]
+        messages.append({"role": "user", "content": "Where?"})
+        again = client(url).responses.create(
+            model="scripted", instructions="Be brief.", input=messages
+        )
     assert again.output_text == "Tarkovsky"
     asked = engine.tokenizer.decode(engine.prompts[-2])
     assert "System: Be brief.\n\nUser: Who?\n\nAssistant: Tarkovsky\n\nUser: Where?" in asked
@@ -91,7 +93,7 @@ def test_a_response_can_be_sent_back_as_the_beginning_of_the_next():
 
 def test_what_cannot_be_done_is_refused_in_a_sentence():
     service, _ = scripted()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         for change in ({"previous_response_id": "x"}, {"tools": [{"type": "web_search"}]}):
             got = httpx.post(f"{url}/v1/responses", json={**ASK, **change})
             assert got.status_code == 400
@@ -100,12 +102,12 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
 
 def test_a_defect_and_a_passed_time_limit_are_failed_responses():
     service, engine = scripted([SEARCHES[0]])
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         broken = client(url).responses.create(**ASK)
     assert (broken.status, broken.error.code) == ("failed", "server_error")
-    service, engine = scripted(seconds=0.05)
+    service, engine = scripted(timeout_seconds=0.05)
     engine.go_on.clear()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         late = client(url).responses.create(**ASK)
     assert late.status == "failed"
     assert late.error.message == "The agent did not answer within 0.05 s."

@@ -9,12 +9,12 @@ import httpx
 import openai
 import pytest
 
-from fieldcraft.dialects.autocoa import AutoCoA
-from fieldcraft.gateway.refusals import Refused
+from fieldcraft.dialects.autocoa import AutoCoADialect
+from fieldcraft.gateway.refusals import RequestRejectedError
 from fieldcraft.serving.app import create_app
-from fieldcraft.serving.asked import Asked
-from fieldcraft.serving.service import LONG_TOKEN
-from fieldcraft.tools.serving import serving
+from fieldcraft.serving.requests import AgentRequest
+from fieldcraft.serving.service import MAX_CHARS_PER_TOKEN
+from fieldcraft.tools.serving import serve_in_thread
 from serving_parts import client, scripted
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "Who?"}]}
@@ -37,12 +37,12 @@ def metric(url: str, line: str) -> float:
 def test_who_finds_no_place_is_told_when_to_come_again():
     service, engine = scripted(concurrency=1, queue=1)
     engine.go_on.clear()
-    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+    with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         ask = client(url).chat.completions.create
         first = pool.submit(ask, **ASK)
         until(lambda: len(engine.open) == 1)
         second = pool.submit(ask, **ASK)
-        until(lambda: service.under_way == 2)
+        until(lambda: service.active_requests == 2)
         with pytest.raises(openai.RateLimitError) as refused:
             ask(**ASK)
         assert refused.value.response.headers["Retry-After"] == "1"
@@ -59,7 +59,7 @@ def test_who_finds_no_place_is_told_when_to_come_again():
 def test_a_client_that_comes_again_finds_a_place():
     service, engine = scripted(concurrency=1, queue=0)
     engine.go_on.clear()
-    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+    with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         ask = client(url).with_options(max_retries=8).chat.completions.create
         first = pool.submit(ask, **ASK)
         until(lambda: len(engine.open) == 1)
@@ -71,9 +71,9 @@ def test_a_client_that_comes_again_finds_a_place():
 
 
 def test_a_request_has_its_time_and_no_more():
-    service, engine = scripted(seconds=0.05)
+    service, engine = scripted(timeout_seconds=0.05)
     engine.go_on.clear()
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         with pytest.raises(
             openai.InternalServerError, match=r"did not answer within 0\.05 s"
         ) as late:
@@ -86,7 +86,7 @@ def test_a_request_has_its_time_and_no_more():
             metric(url, 'fieldcraft_agent_requests_total{interface="chatcmpl",outcome="late"}') == 2
         )
         engine.go_on.set()
-        service.limits = type(service.limits)(seconds=SECONDS)
+        service.limits = type(service.limits)(timeout_seconds=SECONDS)
         assert client(url).chat.completions.create(**ASK).choices[0].message.content
 
 
@@ -107,9 +107,9 @@ def test_a_client_that_hangs_up_is_worked_for_no_more(route, stream):
             asking.cancel()
             await asyncio.wait([asking])
 
-    with serving(create_app(service)) as url:
+    with serve_in_thread(create_app(service)) as url:
         asyncio.run(ask_and_leave(url))
-        until(lambda: not engine.open and service.under_way == 0)
+        until(lambda: not engine.open and service.active_requests == 0)
         interface = {"responses": "resp"}.get(route, "chatcmpl")
         left = f'fieldcraft_agent_requests_total{{interface="{interface}",outcome="left"}}'
         assert metric(url, left) == 1
@@ -119,12 +119,12 @@ def test_a_client_that_hangs_up_is_worked_for_no_more(route, stream):
 
 def test_without_the_token_nobody_is_let_in():
     service, engine = scripted()
-    with serving(create_app(service, token="sesame")) as url:
+    with serve_in_thread(create_app(service, token="sesame")) as url:
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/feedback", "/mcp"):
             got = httpx.post(f"{url}{path}", json=ASK)
             assert got.status_code == 401
             assert got.json()["error"]["code"] == "invalid_api_key"
-        with pytest.raises(openai.AuthenticationError, match="wants a token"):
+        with pytest.raises(openai.AuthenticationError, match="requires a token"):
             client(url, token="wrong").models.list()
         assert engine.prompts == []
         assert httpx.get(f"{url}/health").status_code == 200
@@ -135,11 +135,11 @@ def test_without_the_token_nobody_is_let_in():
 def test_what_is_under_way_ends_and_what_is_new_is_refused():
     service, engine = scripted()
     engine.go_on.clear()
-    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+    with serve_in_thread(create_app(service)) as url, ThreadPoolExecutor() as pool:
         first = pool.submit(client(url).chat.completions.create, **ASK)
         until(lambda: len(engine.open) == 1)
         service.closed = True
-        with pytest.raises(openai.InternalServerError, match="being stopped") as refused:
+        with pytest.raises(openai.InternalServerError, match="shutting down") as refused:
             client(url).chat.completions.create(**ASK)
         assert refused.value.status_code == 503
         assert httpx.get(f"{url}/health").status_code == 503
@@ -152,7 +152,9 @@ def test_whoever_is_not_done_in_time_is_stopped():
 
     async def close() -> None:
         engine.go_on.clear()
-        running = await service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
+        running = await service.start_request(
+            AgentRequest(model="scripted", question="Who?"), "chatcmpl"
+        )
         while not engine.open:
             await asyncio.sleep(0)
         await service.close(0.05)
@@ -169,23 +171,23 @@ def test_a_queue_that_is_full_encodes_nothing(monkeypatch):
     service, engine = scripted(concurrency=1, queue=0)
     engine.go_on.clear()
     encoded: list[int] = []
-    prompt = AutoCoA.prompt
+    prompt = AutoCoADialect.encode_prompt
 
     def counted(dialect, question, schemas):
         encoded.append(len(question))
         return prompt(dialect, question, schemas)
 
-    monkeypatch.setattr(AutoCoA, "prompt", counted)
+    monkeypatch.setattr(AutoCoADialect, "encode_prompt", counted)
 
     async def ask() -> None:
-        long = Asked(model="scripted", question="who " * 10**6)
-        with pytest.raises(Refused, match="or more, and this agent has room for"):
-            await service.begin(long, "chatcmpl")
-        assert encoded == [service.room * LONG_TOKEN]
-        await service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
+        long = AgentRequest(model="scripted", question="who " * 10**6)
+        with pytest.raises(RequestRejectedError, match="tokens, but the agent's context has"):
+            await service.start_request(long, "chatcmpl")
+        assert encoded == [service.context_tokens * MAX_CHARS_PER_TOKEN]
+        await service.start_request(AgentRequest(model="scripted", question="Who?"), "chatcmpl")
         count = len(encoded)
-        with pytest.raises(Refused, match="places and the queue are full"):
-            await service.begin(long, "chatcmpl")
+        with pytest.raises(RequestRejectedError, match="slots and the queue are full"):
+            await service.start_request(long, "chatcmpl")
         assert len(encoded) == count
         await service.close(0)
 

@@ -12,10 +12,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from fieldcraft.gateway.completions import completions_app
-from fieldcraft.gateway.serving import serving_here
+from fieldcraft.gateway.chat_api import create_chat_app
+from fieldcraft.gateway.serving import serve_in_loop
 from fieldcraft.serving.app import create_app
-from fieldcraft.tools.serving import KEEP_ALIVE, config_of, serving
+from fieldcraft.tools.serving import KEEP_ALIVE_SECONDS, make_server_config, serve_in_thread
 from serving_parts import scripted
 
 
@@ -49,25 +49,25 @@ REBOUND = {"host": "evil.example:8000"}
 )
 def test_pages_from_elsewhere_are_refused(headers: dict[str, str], local: int, beyond: int) -> None:
     for host, status in (("127.0.0.1", local), ("::1", local), ("0.0.0.0", beyond)):
-        client = TestClient(config_of(HELLO, host).app, "http://127.0.0.1:8000")
+        client = TestClient(make_server_config(HELLO, host).app, "http://127.0.0.1:8000")
         assert client.post("/", headers=headers).status_code == status, host
 
 
 def test_a_token_keeps_them_out_by_itself() -> None:
-    client = TestClient(config_of(HELLO, "127.0.0.1", "token").app, "http://proxy.example")
+    client = TestClient(make_server_config(HELLO, "127.0.0.1", "token").app, "http://proxy.example")
     assert client.post("/", headers=EVIL).text == "hello"
 
 
 def test_the_servers_of_the_project_refuse_them() -> None:
     service, engine = scripted()
-    with serving(create_app(service)) as url:
-        for headers in (EVIL, REBOUND):
+    with serve_in_thread(create_app(service)) as url:
+        for headers, reason in ((EVIL, "Cross-origin requests"), (REBOUND, "Unknown host name")):
             got = httpx.post(f"{url}/v1/chat/completions", headers=headers, content=b"{}")
-            assert (got.status_code, "This server" in got.text) == (403, True)
+            assert (got.status_code, reason in got.text) == (403, True)
     assert engine.prompts == []
 
     async def gateway() -> int:
-        async with serving_here(completions_app({})) as url, httpx.AsyncClient() as client:
+        async with serve_in_loop(create_chat_app({})) as url, httpx.AsyncClient() as client:
             return (await client.post(f"{url}/a/reward", headers=EVIL)).status_code
 
     assert asyncio.run(gateway()) == 403
@@ -85,8 +85,10 @@ def test_a_client_that_hangs_up_is_no_failure(
         finally:
             left.set()
 
-    config = config_of(Starlette(routes=[Route("/", reads, methods=["POST"])]), "127.0.0.1", token)
-    with serving(config.app) as url:
+    config = make_server_config(
+        Starlette(routes=[Route("/", reads, methods=["POST"])]), "127.0.0.1", token
+    )
+    with serve_in_thread(config.app) as url:
         at = httpx.URL(url)
         with socket.create_connection((at.host, at.port)) as connection:
             head = f"POST / HTTP/1.1\r\nhost: {at.host}\r\ncontent-length: 99\r\n\r\nhalf"
@@ -96,4 +98,4 @@ def test_a_client_that_hangs_up_is_no_failure(
 
 
 def test_idle_connections_are_kept_as_long_everywhere() -> None:
-    assert config_of(HELLO, "127.0.0.1").timeout_keep_alive == KEEP_ALIVE == 75
+    assert make_server_config(HELLO, "127.0.0.1").timeout_keep_alive == KEEP_ALIVE_SECONDS == 75

@@ -18,10 +18,10 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.sync.client import connect
 
-from fieldcraft.tools import bodies
-from fieldcraft.tools.bodies import BoundedBodies
-from fieldcraft.tools.connections import MOST_HEADERS, Connections, most_connections
-from fieldcraft.tools.serving import listen, serving
+from fieldcraft.tools import request_bodies
+from fieldcraft.tools.connections import MAX_HEADER_BYTES, ConnectionLimiter, get_max_connections
+from fieldcraft.tools.request_bodies import BodyLimitMiddleware
+from fieldcraft.tools.serving import open_listener, serve_in_thread
 from virtual_time import Clock
 
 SECONDS = 300.0  # after which a test has failed; nothing waits for it otherwise
@@ -41,7 +41,7 @@ async def echo(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
-async def talk(socket: WebSocket) -> None:
+async def echo_once(socket: WebSocket) -> None:
     await socket.accept()
     await socket.send_text(await socket.receive_text())
     await socket.close()
@@ -51,18 +51,18 @@ APP = Starlette(
     routes=[
         Route("/", echo, methods=["GET", "POST"]),
         Route("/hold", hold, methods=["POST"]),
-        WebSocketRoute("/talk", talk),
+        WebSocketRoute("/talk", echo_once),
     ]
 )
 
 
 @contextlib.contextmanager
 def served(
-    limits: Connections, app: object = APP, clock: Clock | None = None
+    limits: ConnectionLimiter, app: object = APP, clock: Clock | None = None
 ) -> Iterator[tuple[str, int]]:
     """A server with these limits, and with a clock of the test's; its address."""
-    config = uvicorn.Config(app, log_level="error", http=limits.protocol)  # type: ignore[arg-type]
-    with listen("127.0.0.1", 0) as listener:
+    config = uvicorn.Config(app, log_level="error", http=limits.make_protocol)  # type: ignore[arg-type]
+    with open_listener("127.0.0.1", 0) as listener:
         server = uvicorn.Server(config)
         run = (clock or Clock()).run
         thread = threading.Thread(target=lambda: run(server.serve([listener])))
@@ -78,45 +78,45 @@ def served(
             GO_ON.clear()
 
 
-def opened(address: tuple[str, int], said: bytes = b"") -> socket.socket:
+def opened(address: tuple[str, int], sent: bytes = b"") -> socket.socket:
     """A connection on which something was said; `received` waits for its end."""
     client = socket.create_connection(address, timeout=SECONDS)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
-    client.sendall(said)
+    client.sendall(sent)
     return client
 
 
 def received(client: socket.socket) -> bytes:
     """All that comes until the server closes the connection."""
-    said = b""
+    answer = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := client.recv(65536):
-            said += piece
-    return said
+            answer += piece
+    return answer
 
 
 def test_connections_leave_room_for_files():
-    assert most_connections() > 0
-    assert Connections().most == most_connections()
+    assert get_max_connections() > 0
+    assert ConnectionLimiter().max_connections == get_max_connections()
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "],
     ids=["nothing", "half a line", "half a header"],
 )
-def test_a_client_that_sends_no_whole_headers_is_cut_off(said: bytes) -> None:
-    limits, clock = Connections(header_seconds=100), Clock()
-    with served(limits, clock=clock) as address, opened(address, said) as client:
+def test_a_client_that_sends_no_whole_headers_is_cut_off(sent: bytes) -> None:
+    limits, clock = ConnectionLimiter(header_timeout_seconds=100), Clock()
+    with served(limits, clock=clock) as address, opened(address, sent) as client:
         clock.jump(101)
         assert received(client) == b""
 
 
 def test_a_byte_now_and_then_buys_no_time() -> None:
     """The time runs from the first byte, and no other byte begins it anew."""
-    limits, clock = Connections(header_seconds=100), Clock()
-    said = b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "
-    with served(limits, clock=clock) as address, opened(address, said) as client:
+    limits, clock = ConnectionLimiter(header_timeout_seconds=100), Clock()
+    sent = b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "
+    with served(limits, clock=clock) as address, opened(address, sent) as client:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for _ in range(10):
                 client.sendall(b"a")
@@ -126,18 +126,18 @@ def test_a_byte_now_and_then_buys_no_time() -> None:
 
 
 def test_a_body_that_does_not_come_is_cut_off() -> None:
-    said = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
-    limits, clock = Connections(body_seconds=100), Clock()
-    with served(limits, clock=clock) as address, opened(address, said) as client:
+    sent = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
+    limits, clock = ConnectionLimiter(body_timeout_seconds=100), Clock()
+    with served(limits, clock=clock) as address, opened(address, sent) as client:
         clock.jump(101)
         assert b"200 OK" not in received(client)
 
 
 def test_an_answer_under_way_has_no_time_of_the_client() -> None:
     """A request that is whole is the server's to answer, however long that takes."""
-    limits, clock = Connections(header_seconds=100, body_seconds=100), Clock()
-    said = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
-    with served(limits, clock=clock) as address, opened(address, said) as client:
+    limits, clock = ConnectionLimiter(header_timeout_seconds=100, body_timeout_seconds=100), Clock()
+    sent = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
+    with served(limits, clock=clock) as address, opened(address, sent) as client:
         assert HELD.acquire(timeout=SECONDS)
         clock.jump(1000)
         GO_ON.set()
@@ -145,7 +145,7 @@ def test_an_answer_under_way_has_no_time_of_the_client() -> None:
 
 
 def test_a_web_socket_may_be_silent() -> None:
-    limits, clock = Connections(header_seconds=5), Clock()
+    limits, clock = ConnectionLimiter(header_timeout_seconds=5), Clock()
     with (
         served(limits, clock=clock) as address,
         connect(f"ws://{address[0]}:{address[1]}/talk", open_timeout=SECONDS) as client,
@@ -157,10 +157,10 @@ def test_a_web_socket_may_be_silent() -> None:
 
 
 def test_headers_have_a_length() -> None:
-    said = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: " + b"b" * (3 * MOST_HEADERS)
-    with served(Connections()) as address, opened(address) as client:
+    sent = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: " + b"b" * (3 * MAX_HEADER_BYTES)
+    with served(ConnectionLimiter()) as address, opened(address) as client:
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            client.sendall(said)
+            client.sendall(sent)
         assert b"200 OK" not in received(client)
 
 
@@ -169,7 +169,7 @@ POST_HOLD = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
 
 def test_who_asks_nothing_makes_room_for_who_asks() -> None:
     """Oldest first, and whoever is being answered stays."""
-    with served(Connections(most=3)) as address, contextlib.ExitStack() as stack:
+    with served(ConnectionLimiter(max_connections=3)) as address, contextlib.ExitStack() as stack:
         held = stack.enter_context(opened(address, POST_HOLD))
         assert HELD.acquire(timeout=SECONDS)
         silent = [stack.enter_context(opened(address)) for _ in range(6)]
@@ -181,7 +181,7 @@ def test_who_asks_nothing_makes_room_for_who_asks() -> None:
 
 
 def test_without_room_a_client_is_told_to_come_again() -> None:
-    with served(Connections(most=2)) as address, contextlib.ExitStack() as stack:
+    with served(ConnectionLimiter(max_connections=2)) as address, contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(opened(address, POST_HOLD))
             assert HELD.acquire(timeout=SECONDS)
@@ -196,35 +196,35 @@ def chunked(*pieces: bytes) -> Iterator[bytes]:
 
 
 def test_bodies_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "LARGEST", 1000)
-    monkeypatch.setattr(bodies, "TOGETHER", 1500)
-    door = BoundedBodies(APP)
-    with served(Connections(), door) as (host, port):
+    monkeypatch.setattr(request_bodies, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(request_bodies, "MAX_TOTAL_BYTES", 1500)
+    door = BodyLimitMiddleware(APP)
+    with served(ConnectionLimiter(), door) as (host, port):
         url = f"http://{host}:{port}"
         assert httpx.post(url, content=b"a" * 1000).text == "1000"
         assert httpx.post(url, content=b"a" * 1001).status_code == 413
         assert httpx.post(url, content=chunked(b"a" * 900)).text == "900"
         assert httpx.post(url, content=chunked(b"a" * 900, b"b" * 900)).status_code != 200
-        assert door.held == 0
+        assert door.reserved_bytes == 0
         waiting = socket.create_connection((host, port), timeout=SECONDS)
         waiting.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\nhalf")
-        while door.held != 900:
+        while door.reserved_bytes != 900:
             pass
         full = httpx.post(url, content=b"a" * 601)
         assert (full.status_code, full.headers["retry-after"]) == (503, "1")
         assert httpx.post(url, content=b"a" * 600).text == "600"
         waiting.close()
-        while door.held:
+        while door.reserved_bytes:
             pass
 
 
 @pytest.mark.parametrize("path", ["/", "/hold"])
 def test_every_server_has_the_limits(path: str) -> None:
-    """Those of `serving` and `serve` alike, which share their configuration."""
-    with serving(APP) as url:
+    """Those of `serve_in_thread` and `serve_until_interrupt` alike: they share a configuration."""
+    with serve_in_thread(APP) as url:
         where = urlsplit(url)
         assert where.hostname is not None
         assert where.port is not None
-        told = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**40}\r\n\r\n"
-        with opened((where.hostname, where.port), told.encode()) as client:
+        message = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**40}\r\n\r\n"
+        with opened((where.hostname, where.port), message.encode()) as client:
             assert client.recv(65536).startswith(b"HTTP/1.1 413")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.gateway.command import output_of
+from fieldcraft.gateway.command import run_program
 from fieldcraft.gateway.worker_process import WorkerProcess
-from fieldcraft.rollout.environments import EnvironmentDefect
+from fieldcraft.rollout.environments import EnvironmentContractError
 from fieldcraft.tools import descendants
-from fieldcraft.tools.descendants import Descendants
+from fieldcraft.tools.descendants import ProcessDescendants
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
 PATIENCE = 300  # seconds that no test needs
@@ -68,14 +68,14 @@ def held_by_nobody_after(folder: Path) -> Iterator[str]:
 def test_what_an_agent_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     with held_by_nobody_after(tmp_path) as pipe:
         command = [sys.executable, "-c", ANSWERS, pipe]
-        assert asyncio.run(asyncio.wait_for(output_of(command, b"", {}), PATIENCE)) == "Oslo"
+        assert asyncio.run(asyncio.wait_for(run_program(command, b"", {}), PATIENCE)) == "Oslo"
 
 
 def test_also_where_the_agent_fails(tmp_path: Path) -> None:
     with held_by_nobody_after(tmp_path) as pipe:
         command = [sys.executable, "-c", FAILS, pipe]
-        with pytest.raises(EnvironmentDefect, match="the agent ended with 3"):
-            asyncio.run(asyncio.wait_for(output_of(command, b"", {}), PATIENCE))
+        with pytest.raises(EnvironmentContractError, match="the agent exited with status 3"):
+            asyncio.run(asyncio.wait_for(run_program(command, b"", {}), PATIENCE))
 
 
 def test_also_where_the_rollout_is_given_up(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_also_where_the_rollout_is_given_up(tmp_path: Path) -> None:
 
     async def give_up(pipe: str) -> None:
         command = [sys.executable, "-c", HANGS, pipe]
-        running = asyncio.create_task(output_of(command, b"", {}))
+        running = asyncio.create_task(run_program(command, b"", {}))
         await asyncio.to_thread(_until_held, pipe)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -105,7 +105,7 @@ def test_also_where_it_is_given_up_while_it_begins(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
 
     async def give_up(pipe: str) -> None:
-        running = asyncio.create_task(output_of([sys.executable, "-c", HANGS, pipe], b"", {}))
+        running = asyncio.create_task(run_program([sys.executable, "-c", HANGS, pipe], b"", {}))
         await asyncio.to_thread(_until_held, pipe)
         running.cancel()
         await asyncio.sleep(0)
@@ -135,10 +135,10 @@ def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 def test_processes_that_start_others_meanwhile_do_not_escape(tmp_path: Path) -> None:
     with held_by_nobody_after(tmp_path) as pipe:
-        marked = Descendants()
+        marked = ProcessDescendants()
         process = subprocess.Popen(
             [sys.executable, "-c", SPREADS, pipe],
-            env={**os.environ, **marked.variables},
+            env={**os.environ, **marked.environment_mark},
         )
         _until_held(pipe)
         marked.kill()
@@ -147,9 +147,9 @@ def test_processes_that_start_others_meanwhile_do_not_escape(tmp_path: Path) -> 
 
 def test_others_live_on() -> None:
     """Programs with a mark of their own, also where one has started the other."""
-    outer, inner = Descendants(), Descendants()
-    one = {**os.environ, **outer.variables}
-    both = {**one, **inner.variables}
+    outer, inner = ProcessDescendants(), ProcessDescendants()
+    one = {**os.environ, **outer.environment_mark}
+    both = {**one, **inner.environment_mark}
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=one) as process,
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=both) as nested,
@@ -165,22 +165,22 @@ def test_one_that_is_just_beginning_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """`Popen` returns in the middle of an execve, when a process has no environment yet."""
-    monkeypatch.setattr(descendants, "_PROCESSES", tmp_path)
+    monkeypatch.setattr(descendants, "_PROC_FOLDER", tmp_path)
     for _ in range(300):
-        marked = Descendants()
-        variables = {**os.environ, **marked.variables}
+        marked = ProcessDescendants()
+        variables = {**os.environ, **marked.environment_mark}
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=variables) as process:
             link = tmp_path / str(process.pid)
             link.symlink_to(f"/proc/{process.pid}")
-            found = list(marked._living())
+            found = list(marked._find_running())
             process.kill()
         link.unlink()
         assert found == [process.pid]
 
 
 def test_one_that_another_has_started_ends_with_it() -> None:
-    outer = Descendants()
-    marks = {**os.environ, **outer.variables, **Descendants().variables}
+    outer = ProcessDescendants()
+    marks = {**os.environ, **outer.environment_mark, **ProcessDescendants().environment_mark}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=marks) as nested:
         outer.kill()
         assert nested.wait() == -9

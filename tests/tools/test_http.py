@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bad_servers import Behaviour, raw_server
-from fieldcraft.tools.http import MOST_BYTES, LimitedClient, TooLarge
+from fieldcraft.tools.http import MAX_RESPONSE_BYTES, LimitedHttpClient, ResponseTooLargeError
 
 HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
 TEXT = b'{"a": 1}\nsecond\r\n\nlast \xe2\x80\xa8 one'
@@ -38,7 +38,7 @@ def says(body: bytes, encoding: bytes = b"gzip") -> Behaviour:
 
 def get(url: str) -> bytes:
     async def got() -> bytes:
-        async with LimitedClient(30, trust_env=False) as client:
+        async with LimitedHttpClient(30, trust_env=False) as client:
             return (await client.get(url)).content
 
     return asyncio.run(got())
@@ -47,8 +47,8 @@ def get(url: str) -> bytes:
 def lines_of(url: str) -> list[str]:
     async def got() -> list[str]:
         lines: list[str] = []
-        async with LimitedClient(30, trust_env=False) as client:
-            await client.follow("GET", url, lines.append)
+        async with LimitedHttpClient(30, trust_env=False) as client:
+            await client.stream_lines("GET", url, lines.append)
         return lines
 
     return asyncio.run(got())
@@ -71,15 +71,15 @@ def test_a_small_answer_that_unpacks_to_a_huge_one_is_left_at_the_limit(read) ->
     assert len(small) < 2**17
     with raw_server(says(small)) as (url, _):
         tracemalloc.start()
-        with pytest.raises(TooLarge):
+        with pytest.raises(ResponseTooLargeError):
             read(url)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert most < 4 * MOST_BYTES  # of the 64 MiB
+    assert most < 4 * MAX_RESPONSE_BYTES  # of the 64 MiB
 
 
 @pytest.mark.parametrize(
-    ("behave", "told"),
+    ("behave", "message"),
     [
         (says(TEXT, b"br"), "not asked for"),
         (says(TEXT, b"zstd"), "not asked for"),
@@ -88,10 +88,10 @@ def test_a_small_answer_that_unpacks_to_a_huge_one_is_left_at_the_limit(read) ->
         (says(packed(TEXT)[:-9]), "ends too early"),
     ],
 )
-def test_an_answer_that_is_packed_otherwise_is_a_failure(behave: Behaviour, told: str) -> None:
+def test_an_answer_that_is_packed_otherwise_is_a_failure(behave: Behaviour, message: str) -> None:
     with raw_server(behave) as (url, _):
         for read in (get, lines_of):
-            with pytest.raises(httpx.DecodingError, match=told):
+            with pytest.raises(httpx.DecodingError, match=message):
                 read(url)
 
 

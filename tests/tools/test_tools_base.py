@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from fieldcraft.tools.base import FunctionTool, tool, without_titles
+from fieldcraft.tools.base import FunctionTool, simplify_schema, tool
 from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
@@ -152,9 +152,9 @@ def test_only_what_the_tool_calls_a_tool_error_is_one():
             raise ToolError("Not today.")
         raise ZeroDivisionError
 
-    with pytest.raises(ToolError, match="Not today") as told:
+    with pytest.raises(ToolError, match="Not today") as raised:
         call(fail, kindly=True)
-    assert not isinstance(told.value, ArgumentError)
+    assert not isinstance(raised.value, ArgumentError)
     with pytest.raises(ZeroDivisionError):
         call(fail, kindly=False)
 
@@ -206,4 +206,4 @@ def test_titles_of_a_schema_are_left_out_and_arguments_of_that_name_are_not() ->
         "$defs": {"properties": {"type": "object", "properties": {"title": {}}}},
     }
     full = {"title": "S", "additionalProperties": False, **shown}
-    assert without_titles(full) == shown
+    assert simplify_schema(full) == shown

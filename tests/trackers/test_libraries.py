@@ -16,7 +16,7 @@ import httpx
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run
 
-from fieldcraft.runs.tracking import tracking
+from fieldcraft.runs.tracker_subscriber import attach_trackers
 from fieldcraft.types import UserError
 
 Curve = tuple[str, int, float]
@@ -116,7 +116,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert sorted(found) == CURVES
     runs = [r.run for r in wandb_records(folder.path) if r.WhichOneof("record_type") == "run"]
-    assert {run.run_id for run in runs} == {json.loads(folder.trackers.read_text())["id"]}
+    assert {run.run_id for run in runs} == {json.loads(folder.trackers_file.read_text())["id"]}
     assert {(run.project, run.display_name) for run in runs} == {("tests", "out")}
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert config["recipe"] == "tracked"
@@ -131,7 +131,7 @@ def test_wandb_without_a_key_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = open_folder(tmp_path / "out", ["wandb"])
     with pytest.raises(UserError, match="run 'wandb login', set WANDB_API_KEY, or write"):  # noqa: SIM117
-        with tracking(folder, Played(folder).events):
+        with attach_trackers(folder, Played(folder).events):
             pass
 
 
@@ -146,7 +146,7 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(tmp_path / "out", [{"name": "trackio", "project": "tests"}])
     play_stopped_run(folder)
     (run,) = SQLiteStorage.get_runs("tests")
-    assert run == f"out-{json.loads(folder.trackers.read_text())['id']}"
+    assert run == f"out-{json.loads(folder.trackers_file.read_text())['id']}"
     found = [
         (name, row["step"], value)
         for row in SQLiteStorage.get_logs("tests", run)
@@ -225,4 +225,4 @@ def test_an_mlflow_server_that_is_down_stops_no_run(
     played = play_stopped_run(folder)
     assert len(played.said) == 2  # once in each of the two parts of the run
     assert all("the tracker 'mlflow' failed (MlflowException" in text for text in played.said)
-    assert json.loads(folder.trackers.read_text())["told"]["mlflow"]["steps"] == {}
+    assert json.loads(folder.trackers_file.read_text())["told"]["mlflow"]["steps"] == {}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run, rewind
 
-from fieldcraft.runs import tracking as tracking_module
+from fieldcraft.runs import tracker_subscriber as tracking_module
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.tracking import tracking
-from fieldcraft.trackers.base import points
+from fieldcraft.runs.tracker_subscriber import attach_trackers
+from fieldcraft.trackers.base import flatten_metrics
 from fieldcraft.types import UserError
 
 LINES, STUCK = "own_tracker:Lines", "own_tracker:Stuck"
@@ -43,18 +43,18 @@ def test_a_kill_loses_and_doubles_no_point(tmp_path: Path) -> None:
     """What trackers.json says is older than what the run folder holds."""
     folder = open_folder(tmp_path / "out", [LINES])
     played = Played(folder)
-    with tracking(folder, played.events):
-        before = folder.trackers.read_text()
+    with attach_trackers(folder, played.events):
+        before = folder.trackers_file.read_text()
         for number in range(3):
             played.step("sft", number, loss=1.0)
-    folder.trackers.write_text(before)
+    folder.trackers_file.write_text(before)
     for last in (2, 4):  # killed once more before it is where it was
-        with tracking(folder, played.events):
-            before = folder.trackers.read_text()
+        with attach_trackers(folder, played.events):
+            before = folder.trackers_file.read_text()
             rewind(folder, "sft", 1)
             for number in range(1, last):
                 played.step("sft", number, loss=2.0)
-        folder.trackers.write_text(before)
+        folder.trackers_file.write_text(before)
     assert curves(folder) == [
         *(("sft/loss", step, 1.0) for step in range(3)),
         ("sft/loss", 3, 2.0),
@@ -65,17 +65,17 @@ def test_a_tracker_that_fails_is_told_the_rest_later(tmp_path: Path) -> None:
     broken = {"name": LINES, "fails_at": 1}
     folder = open_folder(tmp_path / "out", [broken])
     played = Played(folder)
-    with tracking(folder, played.events):
+    with attach_trackers(folder, played.events):
         for number in range(3):
             played.step("sft", number, loss=float(number))
         played.evaluate("sft", {"n": 2, "em": 0.5})
     assert curves(folder) == [("sft/loss", 0, 0.0)]
     (sentence,) = played.said[1:]
     assert sentence == (
-        f"the tracker '{LINES}' failed (ConnectionError: nobody there): it is left out. What it"
-        " lacks is told to it when the run is resumed."
+        f"the tracker '{LINES}' failed (ConnectionError: nobody there): it is disabled for the"
+        " rest of the run. Missing metrics are sent when the run is resumed."
     )
-    with tracking(open_folder(folder.path, [LINES]), played.events):
+    with attach_trackers(open_folder(folder.path, [LINES]), played.events):
         played.step("sft", 3, loss=3.0)
     assert curves(folder) == [
         ("eval/sft/em", 3, 0.5),
@@ -88,12 +88,12 @@ def test_a_tracker_may_come_later_and_pause(tmp_path: Path) -> None:
     """Which trackers a run has is no reason to refuse it, and a new one gets everything."""
     out = tmp_path / "out"
     played = Played(open_folder(out, []))
-    with tracking(open_folder(out, []), played.events):
+    with attach_trackers(open_folder(out, []), played.events):
         played.step("sft", 0, loss=0.0)
     assert not (out / "trackers.json").exists()
     for number, trackers in enumerate([[LINES], [], [LINES]], start=1):
         folder = open_folder(out, trackers)
-        with tracking(folder, played.events):
+        with attach_trackers(folder, played.events):
             played.step("sft", number, loss=float(number))
     assert curves(folder) == [("sft/loss", number, float(number)) for number in range(4)]
 
@@ -101,13 +101,13 @@ def test_a_tracker_may_come_later_and_pause(tmp_path: Path) -> None:
 def test_a_server_that_never_answers_keeps_no_run_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking_module, "CLOSING", 0.2)
+    monkeypatch.setattr(tracking_module, "CLOSE_TIMEOUT_SECONDS", 0.2)
     folder = open_folder(tmp_path / "out", [STUCK, LINES])
     played = Played(folder)
-    with tracking(folder, played.events):
+    with attach_trackers(folder, played.events):
         played.step("sft", 0, loss=1.0)
-    assert any(f"'{STUCK}' has not taken everything by the end" in text for text in played.said)
-    told = json.loads(folder.trackers.read_text())["told"]
+    assert any(f"'{STUCK}' has not received all metrics by the end" in text for text in played.said)
+    told = json.loads(folder.trackers_file.read_text())["told"]
     assert told[STUCK] == {"steps": {}, "evaluations": [], "behind": True}
     assert told[LINES] == {"steps": {"sft": 1}, "evaluations": [], "behind": False}
 
@@ -116,14 +116,19 @@ def test_the_seeds_of_a_run_are_a_group(tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "recipe.json").write_text('{"seeds": [0, 1]}')
     folder = open_folder(tmp_path / "table" / "seed-1", [LINES])
-    with tracking(folder, Played(folder).events):
+    with attach_trackers(folder, Played(folder).events):
         pass
     assert " table/seed-1 table\n" in (folder.path / "lines.txt").read_text()
 
 
 def test_names_are_what_every_tracker_takes() -> None:
     row = {"loss": 1, "none": None, "list": [1], "flag": True, "pass@4": 0.5, "a": {"b c": 2}}
-    assert points("rl", row) == {"rl/loss": 1, "rl/flag": 1, "rl/pass_4": 0.5, "rl/a/b c": 2}
+    assert flatten_metrics("rl", row) == {
+        "rl/loss": 1,
+        "rl/flag": 1,
+        "rl/pass_4": 0.5,
+        "rl/a/b c": 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_a_mistake_is_a_sentence_before_the_run(
 ) -> None:
     def begin() -> None:
         folder = open_folder(tmp_path / "out", trackers)
-        with tracking(folder, Played(folder).events):
+        with attach_trackers(folder, Played(folder).events):
             pass
 
     with pytest.raises(UserError, match=sentence):
@@ -153,13 +158,13 @@ def test_a_missing_package_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(__import__("sys").modules, "fieldcraft.trackers.trackio", raising=False)
     folder = open_folder(tmp_path / "out", ["trackio"])
     with pytest.raises(UserError, match=r"pip install 'fieldcraft\[trackio\]'"):  # noqa: SIM117
-        with tracking(folder, Played(folder).events):
+        with attach_trackers(folder, Played(folder).events):
             pass
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
     folder = open_folder(tmp_path / "out", [LINES])
-    folder.trackers.write_text('{"id": 3}')
+    folder.trackers_file.write_text('{"id": 3}')
     with pytest.raises(UserError, match=r"trackers\.json .* rename .* to begin new curves"):  # noqa: SIM117
-        with tracking(folder, Played(folder).events):
+        with attach_trackers(folder, Played(folder).events):
             pass

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.events import Evaluated, Event, Events, Said, StepDone, write_metrics
+from fieldcraft.records.events import (
+    EvaluationCompleted,
+    Event,
+    EventBus,
+    LogMessage,
+    StepCompleted,
+    write_metrics,
+)
 from fieldcraft.records.files import write_json
-from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.tracking import tracking
+from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.runs.tracker_subscriber import attach_trackers
 
 STAGES = {
     "sft": {"type": "sft", "data": "base", "steps": 4, "batch": 2, "optim": {"lr": 1e-3}},
@@ -25,7 +32,7 @@ def open_folder(out: Path, trackers: Sequence[Any]) -> RunFolder:
         "stages": STAGES,
         "trackers": list(trackers),
     }
-    return open_run(out, parse_recipe(recipe))
+    return open_run_folder(out, parse_recipe(recipe))
 
 
 class Played:
@@ -33,21 +40,21 @@ class Played:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.said = folder, list[str]()
-        self.events = Events([write_metrics, self._listen])
+        self.events = EventBus([write_metrics, self._listen])
 
     def _listen(self, event: Event) -> None:
-        if isinstance(event, Said):
+        if isinstance(event, LogMessage):
             self.said.append(event.text)
 
     def step(self, stage: str, number: int, **row: Any) -> None:
         file = self.folder.stage(stage).metrics
         file.parent.mkdir(parents=True, exist_ok=True)
-        self.events(StepDone(stage, {"step": number, **row}, file))
+        self.events(StepCompleted(stage, {"step": number, **row}, file))
 
     def evaluate(self, name: str, summary: Mapping[str, Any]) -> None:
         files = self.folder.evaluation(name)
         write_json(files.summary, {"seconds": 1.0, "summary": dict(summary)})
-        self.events(Evaluated(name, dict(summary)))
+        self.events(EvaluationCompleted(name, dict(summary)))
 
 
 def rewind(folder: RunFolder, stage: str, steps: int) -> None:
@@ -62,10 +69,10 @@ def play_stopped_run(folder: RunFolder) -> Played:
     an evaluation, and a step of `rl`. Losses of a step that is repeated differ, as they can with a
     remote engine."""
     played = Played(folder)
-    with tracking(folder, played.events):
+    with attach_trackers(folder, played.events):
         for number in range(3):
             played.step("sft", number, loss=3.0 - number, note="a text", timing={"sample": 0.5})
-    with tracking(folder, played.events):
+    with attach_trackers(folder, played.events):
         rewind(folder, "sft", 2)
         played.step("sft", 2, loss=99.0, timing={"sample": 0.5})
         played.step("sft", 3, loss=0.5, timing={"sample": 0.5})

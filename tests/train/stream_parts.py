@@ -6,19 +6,19 @@ from concurrent.futures import Executor, Future
 from typing import Any, ClassVar
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.sampling import Sampling
-from fieldcraft.train.learner import Learned
-from fieldcraft.train.sampler import Group
-from fieldcraft.train.stages.base import Row
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
+from fieldcraft.train.learner import LearnResult
+from fieldcraft.train.sampler import RolloutGroup
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.train.stream import Stream
-from fieldcraft.types import Completion, Task
+from fieldcraft.types import Task
 from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, RecordingTrainer
 from virtual_time import virtually
 
@@ -33,21 +33,23 @@ class Versioned(ScriptedEngine):
         self.version = 0
         self.separated = False
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         member = session.partition("#")[0].partition("/")[2]
         self.turns = [SEARCH, RIGHT] if member == "0" else [WRONG]
         done = await super().generate(ids, sampling, session)
         return Completion(
-            done.ids, done.logprobs, done.text, done.reason, [(self.version, len(done.ids))]
+            done.ids, done.logprobs, done.text, done.stop_reason, [(self.version, len(done.ids))]
         )
 
     async def sleep(self) -> None:
         raise AssertionError("nothing frees the caches while rollouts go on")
 
-    async def separate(self) -> None:
+    async def snapshot_weights(self) -> None:
         self.separated = True
 
-    async def publish(self, version: int) -> None:
+    async def update_weights(self, version: int) -> None:
         self.version = version
 
 
@@ -100,7 +102,7 @@ class Recorder:
     """Keeps the groups that each step trains on."""
 
     def __init__(self) -> None:
-        self.steps: list[list[Group]] = []
+        self.steps: list[list[RolloutGroup]] = []
         self.learning: Callable[[], None] = lambda: None
 
     def __call__(self, **_: Any) -> Any:
@@ -108,10 +110,10 @@ class Recorder:
 
     critic = None
 
-    def learn(self, groups: Sequence[Group], number: int) -> Learned:
+    def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         self.learning()
         self.steps.append(list(groups))
-        return Learned({"loss": 0.0}, [[None] * len(group) for group in groups])
+        return LearnResult({"loss": 0.0}, [[None] * len(group) for group in groups])
 
     @property
     def places(self) -> list[int]:
@@ -137,9 +139,9 @@ class Parts:
         self.seconds = 0.0
         self.tool, self.engine, self.learner = Waiting(until), Versioned(), Recorder()
         env = ToolEnvironment(
-            get_dialect("autocoa", TOKENIZER, ""), [self.tool], Limits(**(budget or {}))
+            make_dialect("autocoa", TOKENIZER, ""), [self.tool], BudgetConfig(**(budget or {}))
         )
-        self.stream = Stream(
+        self.stream = AsyncRolloutSampler(
             settings=self.settings,
             tasks=TASKS,
             env=env,
@@ -148,21 +150,23 @@ class Parts:
             seed=0,
         )
         trainer: Any = RecordingTrainer()
-        self.stage = RlStage(sampler=self.stream, trainer=trainer, learner=self.learner)
+        self.stage = RlStage(sampler=self.stream, trainer=trainer, make_learner=self.learner)
 
-    async def steps(self, first: int, last: int | None, trainer: Executor | None) -> list[Row]:
+    async def steps(
+        self, first: int, last: int | None, trainer: Executor | None
+    ) -> list[StepMetrics]:
         """Open the stage, do some steps, and close it."""
         await self.stream.open()
         if trainer is not None:
-            self.stream._trainer.shutdown()
-            self.stream._trainer = trainer  # type: ignore[assignment]
+            self.stream._executor.shutdown()
+            self.stream._executor = trainer  # type: ignore[assignment]
         try:
             numbers = range(first, self.settings.steps if last is None else last)
             return [await asyncio.wait_for(self.stage.step(n), 300) for n in numbers]
         finally:
             await self.stage.close()
 
-    def run(self, first: int = 0, last: int | None = None) -> list[Row]:
+    def run(self, first: int = 0, last: int | None = None) -> list[StepMetrics]:
         """Some steps in virtual time, of which to learn takes `seconds`."""
         train = self.stream.train
 
@@ -173,5 +177,5 @@ class Parts:
         self.stream.train = modelled  # type: ignore[method-assign]
         return virtually(self.steps(first, last, AtOnce()))
 
-    def run_in_a_thread(self) -> list[Row]:
+    def run_in_a_thread(self) -> list[StepMetrics]:
         return asyncio.run(self.steps(0, None, None))

@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from bandit import LIMITS, bandit, settings
-from fieldcraft.config.names import BUILT_IN, Kind
-from fieldcraft.config.sections import Limits
-from fieldcraft.endpoints.openai import ChatEndpoint
-from fieldcraft.rewards.judge import Judge
-from fieldcraft.rewards.length import SoftOverlong
-from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo, WeightedSum
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.endpoints.openai import ChatClient
+from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.rewards.length import SoftOverlongPenalty
+from fieldcraft.rewards.tool_cost import OtcGrpoReward, OtcPpoReward, WeightedSumReward
 from fieldcraft.runs.build import make_rubric
-from fieldcraft.train.loop import Row
+from fieldcraft.train.loop import StepMetrics
 from fieldcraft.types import UserError
 from training_parts import assert_same, step, weights
 
 STEPS = 20
 CASES: dict[str, dict[str, Any]] = {
-    name: {"algorithm": name} for name in BUILT_IN[Kind.ALGORITHM]
+    name: {"algorithm": name} for name in BUILTIN_COMPONENTS[ComponentKind.ALGORITHM]
 } | {
     "dapo": {"algorithm": "dapo", "max_batches": 2},
     "ppo on the policy's states": {"algorithm": "ppo", "critic": {"backbone": "policy"}},
@@ -45,7 +45,7 @@ def test_exact_match_rises(name: str) -> None:
     assert sum(right[-5:]) / 5 > 0.8
 
 
-def timeless(row: Row) -> Row:
+def timeless(row: StepMetrics) -> StepMetrics:
     """What is left without what a clock says."""
     return {name: value for name, value in row.items() if "seconds" not in name}
 
@@ -87,7 +87,7 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
         **{"em": 0, "f1": 0, "cover_em": 0, "format": 0, "auto": 0},
         **{"otc-grpo": 2.0, "otc-ppo": 0.5},
     }
-    for kind in (OtcGrpo, OtcPpo):
+    for kind in (OtcGrpoReward, OtcPpoReward):
         otc = made[kind.name][0]
         assert isinstance(otc, kind)
         assert otc.smoothing == LIMITS.max_calls
@@ -95,11 +95,11 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
 
 
 def test_without_a_number_otcs_c_is_the_most_that_a_rollout_can_cost() -> None:
-    def smoothing(budget: Limits = LIMITS, **given: Any) -> float:
+    def smoothing(budget: BudgetConfig = LIMITS, **given: Any) -> float:
         stage = settings(rewards={"otc-grpo": 1.0}, **given)
         made = {r.name: r for r, _ in make_rubric(stage, budget, call_cost=3.0).rewards}
         otc = made["otc-grpo"]
-        assert isinstance(otc, OtcGrpo)
+        assert isinstance(otc, OtcGrpoReward)
         return otc.smoothing
 
     assert smoothing() == 3 * LIMITS.max_calls
@@ -115,28 +115,28 @@ def test_what_otc_prices_is_recorded_beside_it() -> None:
     stage = settings(rewards={"otc-grpo": 1.0}, priced_rewards={"em": 1.0, "math": 0.5})
     made = {reward.name: (reward, weight) for reward, weight in make_rubric(stage, LIMITS).rewards}
     otc = made["otc-grpo"][0]
-    assert isinstance(otc, OtcGrpo)
-    assert isinstance(otc.priced, WeightedSum)
-    assert [(r.name, w) for r, w in otc.priced.parts] == [("em", 1.0), ("math", 0.5)]
-    assert (made["math"][0], made["math"][1]) == (otc.priced.parts[1][0], 0.0)
+    assert isinstance(otc, OtcGrpoReward)
+    assert isinstance(otc.priced, WeightedSumReward)
+    assert [(r.name, w) for r, w in otc.priced.components] == [("em", 1.0), ("math", 0.5)]
+    assert (made["math"][0], made["math"][1]) == (otc.priced.components[1][0], 0.0)
 
 
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:
-    judge = Judge(ChatEndpoint("http://localhost", "judge"), votes=1)
+    judge = JudgeReward(ChatClient("http://localhost", "judge"), votes=1)
     for name in ("f1", "cover_em", "judge"):
         rubric = make_rubric(settings(rewards={"otc-grpo": 1.0}), LIMITS, judge, name)
         made = {reward.name: (reward, weight) for reward, weight in rubric.rewards}
         otc, weight = made["otc-grpo"]
-        assert isinstance(otc, OtcGrpo)
+        assert isinstance(otc, OtcGrpoReward)
         assert (otc.correct, weight) == (made[name][0], 1.0)
         assert made[name][1] == 0.0  # looked at, not rewarded itself
 
 
 def test_dapo_punishes_length() -> None:
     [*_, (overlong, weight)] = make_rubric(settings(algorithm="dapo"), LIMITS).rewards
-    assert isinstance(overlong, SoftOverlong)
+    assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (24, 4, 0.5)
     told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_cache=5)
-    [*_, (overlong, weight)] = make_rubric(told, LIMITS, correct="math").rewards
-    assert isinstance(overlong, SoftOverlong)
+    [*_, (overlong, weight)] = make_rubric(told, LIMITS, verdict_name="math").rewards
+    assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (20, 5, 1.0)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fieldcraft.train import attention
-from fieldcraft.train.attention_in_parts import attend_in_parts, blocks_of
-from fieldcraft.train.batch import Run
+from fieldcraft.train import packed_attention
+from fieldcraft.train.batch import TokenRun
+from fieldcraft.train.blockwise_attention import blockwise_attention_forward, split_blocks
 from training_parts import attended, random_forest
 
 
@@ -46,16 +46,16 @@ def documented(
     return torch.cat(mixed, 1).transpose(0, 1)
 
 
-def random_case(seed: int, partly: bool) -> tuple[list[Run], list[int] | None]:
+def random_case(seed: int, partly: bool) -> tuple[list[TokenRun], list[int] | None]:
     rng = random.Random(seed)
     runs = random_forest(rng, rng.randint(1, 7))
     return runs, rng.sample(range(len(runs)), rng.randint(1, len(runs))) if partly else None
 
 
 def not_in_parts(
-    runs: list[Run], held: list[int] | None, seed: int, dtype: torch.dtype = torch.float32
+    runs: list[TokenRun], held: list[int] | None, seed: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    with patch.object(attention, "has_kernel", lambda *_: False):
+    with patch.object(packed_attention, "supports_cpu_kernel", lambda *_: False):
         return attended(runs, held, seed, dtype=dtype)
 
 
@@ -66,8 +66,8 @@ def test_one_kernel_computes_what_many_do(
 ) -> None:
     runs, held = random_case(seed, partly)
     expected = not_in_parts(runs, held, seed)
-    monkeypatch.setattr(attention, "has_flash", lambda query: True)
-    monkeypatch.setattr(attention, "varlen_attn", documented)
+    monkeypatch.setattr(packed_attention, "supports_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(packed_attention, "varlen_attn", documented)
     for found, wanted in zip(not_in_parts(runs, held, seed), expected, strict=True):
         torch.testing.assert_close(found, wanted)
 
@@ -94,31 +94,41 @@ def test_parts_in_bfloat16_are_as_near_as_masks(seed: int) -> None:
 
 def test_scores_far_apart_are_joined() -> None:
     """One query sees next to nothing of the run before its own, and one nothing else."""
-    runs = (Run(0, 2, None), Run(2, 4, 0))
+    runs = (TokenRun(0, 2, None), TokenRun(2, 4, 0))
     query = torch.full((1, 1, 4, 8), 100.0)
     key = torch.tensor([-10.0, -10, -10, 10]).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
     value = torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
-    found = attend_in_parts(query, key, value, runs, (0, 1), None)
+    found = blockwise_attention_forward(query, key, value, runs, (0, 1), None)
     torch.testing.assert_close(found[0, :, 0, 0], torch.tensor([0.0, 0.5, 1.0, 3.0]))
 
 
 @pytest.mark.parametrize("window", [2, 3, 5])
 def test_a_window_that_hides_something_needs_masks(window: int) -> None:
     """Of a prefix of two, and three behind it, the last sees five tokens."""
-    runs = (Run(0, 2, None), Run(2, 5, 0))
+    runs = (TokenRun(0, 2, None), TokenRun(2, 5, 0))
     query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
     layer: Any = SimpleNamespace(config=SimpleNamespace(sliding_window=window))
-    found, _ = attention.attend(layer, query, key, value, None, runs=runs, sliding_window=window)
+    found, _ = packed_attention.packed_attention_forward(
+        layer, query, key, value, None, runs=runs, sliding_window=window
+    )
     mask = torch.ones(5, 5, dtype=torch.bool).tril().triu(1 - window)
     wanted = scaled_dot_product_attention(query, key, value, attn_mask=mask)
     torch.testing.assert_close(found, wanted.transpose(1, 2))
 
 
 def test_a_prefix_meets_all_that_continue_it_at_once() -> None:
-    runs = (Run(0, 4, None), Run(4, 6, 0), Run(6, 9, 1), Run(9, 10, 0), Run(10, 12, None))
-    others = [(b.queries, b.keys) for b in blocks_of(runs, (0, 1, 2, 3, 4)) if not b.is_causal]
+    runs = (
+        TokenRun(0, 4, None),
+        TokenRun(4, 6, 0),
+        TokenRun(6, 9, 1),
+        TokenRun(9, 10, 0),
+        TokenRun(10, 12, None),
+    )
+    others = [(b.queries, b.keys) for b in split_blocks(runs, (0, 1, 2, 3, 4)) if not b.is_causal]
     assert others == [(slice(4, 10), slice(0, 4)), (slice(6, 9), slice(4, 6))]
 
 
 def test_a_cpu_has_no_such_kernel() -> None:
-    assert not attention.has_flash(torch.zeros(1, 2, 3, 64, dtype=torch.bfloat16))
+    assert not packed_attention.supports_varlen_kernel(
+        torch.zeros(1, 2, 3, 64, dtype=torch.bfloat16)
+    )

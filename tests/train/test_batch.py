@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.train import batch as batch_module
-from fieldcraft.train.batch import Sample, Unit, micro_batches, pack, to_sample
+from fieldcraft.train.batch import Sample, SampleUnit, pack, split_micro_batches, to_sample
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
 
@@ -89,9 +89,9 @@ def test_two_sequences_lie_end_to_end() -> None:
     assert batch.from_T.tolist() == [0, 2, 3]
     assert batch.seq_T.tolist() == [0, 1, 1]
     assert batch.turn_T.tolist() == [0, 1, 1]
-    assert batch.flat("sampled_logp").tolist() == [-1001, -2001, -2002]
-    assert batch.flat("old_logp").tolist() == [-1002, -2002, -2003]
-    assert batch.flat("weight").tolist() == [1, 1, 1]
+    assert batch.gather_field("sampled_logp").tolist() == [-1001, -2001, -2002]
+    assert batch.gather_field("old_logp").tolist() == [-1002, -2002, -2003]
+    assert batch.gather_field("weight").tolist() == [1, 1, 1]
 
 
 def test_a_turn_is_an_unbroken_run_of_trained_tokens() -> None:
@@ -112,14 +112,14 @@ units = st.lists(
 @given(units, st.integers(1, 200))
 def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -> None:
     numbers = iter(range(1, 100))
-    given_units: list[Unit] = [
+    given_units: list[SampleUnit] = [
         tuple(sample_of(next(numbers), length) for length in unit) for unit in lengths
     ]
     owner = {id(sample): i for i, unit in enumerate(given_units) for sample in unit}
     largest = max(map(sum, lengths))
     seen: list[int] = []
     trained: list[int] = []
-    for batch in micro_batches(given_units, max_tokens):
+    for batch in split_micro_batches(given_units, max_tokens):
         assert sum(map(len, batch.samples)) <= max(max_tokens, largest)
         # the members of a unit stand side by side, in order, in one micro-batch
         members = [owner[id(sample)] for sample in batch.samples]
@@ -130,7 +130,7 @@ def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -
             assert all(a is b for a, b in zip(found, given_units[unit], strict=True))
         seen += batch.ids_N.tolist()
         listed = batch.ids_T
-        assert listed.tolist() == (-batch.flat("sampled_logp")).tolist()
+        assert listed.tolist() == (-batch.gather_field("sampled_logp")).tolist()
         assert (listed // 1000).tolist() == [
             batch.samples[i].ids[0] // 1000 for i in batch.seq_T.tolist()
         ]
@@ -153,7 +153,7 @@ def sample_with(ids: list[int]) -> Sample:
 def test_a_common_prefix_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worked example of `pack`; then a prefix that is not worth it."""
     samples = [sample_with([7, 8, 1]), sample_with([7, 8, 2, 3])]
-    monkeypatch.setattr(batch_module, "WORTH_SHARING", 2)
+    monkeypatch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 2)
     batch = pack(samples)
     assert batch.ids_N.tolist() == [7, 8, 1, 2, 3]
     assert batch.position_N.tolist() == [0, 1, 2, 2, 3]
@@ -162,7 +162,7 @@ def test_a_common_prefix_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch.from_T.tolist() == [0, 1, 0, 1, 3]
     assert batch.seq_T.tolist() == [0, 0, 1, 1, 1]
     assert batch.turn_T.tolist() == [0, 0, 1, 1, 1]
-    monkeypatch.setattr(batch_module, "WORTH_SHARING", 3)
+    monkeypatch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 3)
     assert pack(samples).runs == [(0, 3, None), (3, 7, None)]
 
 
@@ -170,7 +170,7 @@ def test_a_short_sequence_does_not_keep_the_others_from_sharing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As prompts of one template do: all begin alike, and those of a question go on alike."""
-    monkeypatch.setattr(batch_module, "WORTH_SHARING", 4)
+    monkeypatch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 4)
     batch = pack([sample_with([1, 2, *rest]) for rest in ([], [3, 4, 5], [3, 4, 6], [7, 8])])
     assert batch.ids_N.tolist() == [1, 2, 1, 2, 3, 4, 5, 6, 1, 2, 7, 8]
     assert batch.runs == [(0, 2, None), (2, 6, None), (6, 7, 1), (7, 8, 1), (8, 12, None)]
@@ -184,16 +184,16 @@ def test_every_token_sees_its_own_past_and_nothing_else(
     given_texts: list[list[int]], worth: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_module, "WORTH_SHARING", worth)
+        patch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", worth)
         batch = pack([sample_with(text) for text in given_texts])
 
     def seen_from(place: int) -> list[int]:
         number = next(n for n, run in enumerate(batch.runs) if run.start <= place < run.end)
         run = batch.runs[number]
         text = batch.ids_N[run.start : place + 1].tolist()
-        while run.after is not None:
-            assert run.after < number
-            number, run = run.after, batch.runs[run.after]
+        while run.parent is not None:
+            assert run.parent < number
+            number, run = run.parent, batch.runs[run.parent]
             text = batch.ids_N[run.start : run.end].tolist() + text
         assert batch.position_N[place] == len(text) - 1
         return text
@@ -211,9 +211,9 @@ def test_every_token_sees_its_own_past_and_nothing_else(
 
 def test_what_begins_alike_is_packed_together_and_counts_once() -> None:
     prefixes = [[number] * 40 for number in (1, 2)]
-    units: list[Unit] = [
+    units: list[SampleUnit] = [
         (sample_with([*prefixes[number % 2], 100 + number]),) for number in range(8)
     ]
-    batches = list(micro_batches(units, max_tokens=44))
+    batches = list(split_micro_batches(units, max_tokens=44))
     assert [len(batch.ids_N) for batch in batches] == [44, 44]
     assert [[int(s.ids[0]) for s in batch.samples] for batch in batches] == [[1] * 4, [2] * 4]

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import write_metrics
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
-from fieldcraft.sampling import Sampling
-from fieldcraft.train.learner import Learned
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
+from fieldcraft.train.learner import LearnResult
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.sampler import Group
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.sampler import RolloutGroup
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.train.stream import Stream
-from fieldcraft.types import Author, Completion
-from rl_parts import TASKS, TOKENIZER, KeyedEngine, RecordingTrainer, SaysMuch
+from fieldcraft.types import Author
+from rl_parts import TASKS, TOKENIZER, KeyedEngine, LengthReward, RecordingTrainer
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer, rl_stage, step
 
 GROWING: dict[str, Any] = {
@@ -41,7 +41,9 @@ class Endless(KeyedEngine):
         super().__init__({})
         self.limits: list[int] = []
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         self.limits.append(sampling.max_tokens)
         self.turns = [200 * "word "]
         self._played = {}
@@ -49,8 +51,8 @@ class Endless(KeyedEngine):
 
 
 def env(**budget: Any) -> ToolEnvironment:
-    dialect = get_dialect("autocoa", TOKENIZER, "")
-    return ToolEnvironment(dialect, [FixedTool("found {}".format)], Limits(**budget))
+    dialect = make_dialect("autocoa", TOKENIZER, "")
+    return ToolEnvironment(dialect, [FixedTool("found {}".format)], BudgetConfig(**budget))
 
 
 def test_rollouts_have_the_budget_of_their_step() -> None:
@@ -60,40 +62,40 @@ def test_rollouts_have_the_budget_of_their_step() -> None:
         tasks=TASKS,
         env=env(turn_tokens=99),
         engine=engine,
-        rubric=Rubric([(ExactMatch(), 0.0), (SaysMuch(), 1.0)]),
+        rubric=Rubric([(ExactMatch(), 0.0), (LengthReward(), 1.0)]),
         trainer=trainer,
         seed=0,
     )
     divisors = []
     for number in range(4):
         step(rl, number)
-        divisors.append(rl._learner(number).total_tokens)
+        divisors.append(rl._learner_at(number).total_tokens)
     assert engine.limits == [6] * 8 + [12] * 8
     assert divisors == [2048, 2048, 900, 900]  # of a loss by constant weights
-    assert rl.sampler.env_at(0).gate is rl.sampler.env_at(3).gate
+    assert rl.sampler.env_at(0).limiter is rl.sampler.env_at(3).limiter
 
 
 @dataclass
 class Recorder:
     """Keeps the groups that each step trains on."""
 
-    steps: list[list[Group]]
+    steps: list[list[RolloutGroup]]
     total_tokens: int = 0
     critic: None = None
 
     def __call__(self, **_: Any) -> Any:
         return self
 
-    def learn(self, groups: Sequence[Group], number: int) -> Learned:
+    def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         self.steps.append(list(groups))
-        return Learned({"loss": 0.0}, [[None] * len(group) for group in groups])
+        return LearnResult({"loss": 0.0}, [[None] * len(group) for group in groups])
 
 
 def test_a_group_keeps_the_budget_that_it_began_with() -> None:
     """The second step's budget is another one, and groups begin a step before they are trained."""
     own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "turn_tokens": 6}, {}]}
     learner, trainer = Recorder([]), RecordingTrainer()
-    stream = Stream(
+    stream = AsyncRolloutSampler(
         settings=Rl.model_validate(GIVEN | own),
         tasks=TASKS,
         env=env(turn_tokens=9),
@@ -102,7 +104,7 @@ def test_a_group_keeps_the_budget_that_it_began_with() -> None:
         seed=0,
     )
     made: Any = trainer
-    stage = RlStage(sampler=stream, trainer=made, learner=learner)
+    stage = RlStage(sampler=stream, trainer=made, make_learner=learner)
 
     async def steps() -> None:
         await stream.open()
@@ -130,7 +132,7 @@ def test_overlong_is_what_is_long_for_its_budget() -> None:
         | {"overlong_penalty": 0.5, "overlong_cache": 0.125}
         | {"budget": [{"until": 2, "total_tokens": 80}, {"max_calls": 9}]}
     )
-    made = make_rubric(settings, Limits(total_tokens=160))
+    made = make_rubric(settings, BudgetConfig(total_tokens=160))
     parts: Any = {"settings": settings, "tasks": TASKS, "engine": Endless(), "seed": 0}
     sampler = rl_stage(
         env=env(total_tokens=160), rubric=made, trainer=RecordingTrainer(), **parts
@@ -140,11 +142,11 @@ def test_overlong_is_what_is_long_for_its_budget() -> None:
         [(overlong, weight)] = [
             (reward, weight)
             for reward, weight in sampler.rubric_at(number).rewards
-            if isinstance(reward, SoftOverlong)
+            if isinstance(reward, SoftOverlongPenalty)
         ]
         found.append((overlong.limit, overlong.cache, weight))
     assert found == [(80, 10, 0.5)] * 2 + [(160, 20, 0.5)] * 2
-    others = [reward for reward, _ in made.rewards if not isinstance(reward, SoftOverlong)]
+    others = [reward for reward, _ in made.rewards if not isinstance(reward, SoftOverlongPenalty)]
     again = [reward for reward, _ in sampler.rubric_at(0).rewards]
     assert all(any(reward is one for one in again) for reward in others)  # with their state
 
@@ -163,16 +165,16 @@ def real_stage(folder: Path, until: int | None) -> RlStage:
     rl = rl_stage(
         settings=settings,
         tasks=TASKS,
-        env=ToolEnvironment(Chatty(TOKENIZER, ""), [FixedTool("found {}".format)], Limits()),
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [FixedTool("found {}".format)], BudgetConfig()),
         engine=chatty_engine(trainer),
-        rubric=Rubric([(ExactMatch(), 0.0), (SaysMuch(), 1.0)]),
+        rubric=Rubric([(ExactMatch(), 0.0), (LengthReward(), 1.0)]),
         trainer=trainer,
         seed=0,
     )
     trainer.steps = 4
     real = rl.step
 
-    async def stepped(number: int) -> Row:
+    async def stepped(number: int) -> StepMetrics:
         if number == until:
             raise Killed
         return await real(number)
@@ -181,7 +183,7 @@ def real_stage(folder: Path, until: int | None) -> RlStage:
     return rl
 
 
-def rows(folder: Path, *kills: int) -> list[Row]:
+def rows(folder: Path, *kills: int) -> list[StepMetrics]:
     """The metrics of a stage that was killed in these steps, without those of clocks."""
     (folder / "stage").mkdir(parents=True)
     for until in (*kills, None):
@@ -206,7 +208,7 @@ def test_a_stage_that_was_killed_goes_on_with_the_budget_of_its_step(tmp_path: P
 
 def test_an_environment_within_another_budget_is_the_same_but_for_it() -> None:
     base = env(turn_tokens=7)
-    other = base.within(Limits(turn_tokens=9))
+    other = base.with_budget(BudgetConfig(turn_tokens=9))
     assert (other.budget.turn_tokens, base.budget.turn_tokens) == (9, 7)
-    assert other.gate is base.gate
-    assert replace(base, budget=other.budget).gate is not base.gate
+    assert other.limiter is base.limiter
+    assert replace(base, budget=other.budget).limiter is not base.limiter

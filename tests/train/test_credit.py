@@ -7,7 +7,7 @@ import pytest
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.train.batch import Sample, to_sample
-from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.train.credit import ScoredRollout, assign_advantages
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
 PROMPT = Segment(Author.PROMPT, [1, 2], "")
@@ -53,7 +53,11 @@ def spoken(found: Sample, field: str = "advantage") -> list[float]:
 def test_advantages_of_a_group(settings: dict[str, Any], advantages: list[float]) -> None:
     long, short = two()
     third = sample(turn(1))
-    group = [Scored((long,), 1.0), Scored((short,), 0.0), Scored((third,), 0.5)]
+    group = [
+        ScoredRollout((long,), 1.0),
+        ScoredRollout((short,), 0.0),
+        ScoredRollout((third,), 0.5),
+    ]
     assign_advantages([group], rl(**settings))
     assert spoken(long) == pytest.approx([advantages[0]] * 3, abs=1e-4)
     assert spoken(short) + spoken(third) == pytest.approx(advantages[1:], abs=1e-4)
@@ -61,7 +65,7 @@ def test_advantages_of_a_group(settings: dict[str, Any], advantages: list[float]
 
 def test_groups_are_their_own_and_the_batch_is_all_of_them() -> None:
     one, other = two(), two()
-    groups = [[Scored((s,), r) for s, r in zip(g, r, strict=True)] for g, r in
+    groups = [[ScoredRollout((s,), r) for s, r in zip(g, r, strict=True)] for g, r in
               ((one, (1.0, 0.0)), (other, (5.0, 5.0)))]  # fmt: skip
     assign_advantages(groups, rl(baseline="group"))
     assert [spoken(s)[0] for s in (*one, *other)] == [0.5, -0.5, 0, 0]
@@ -76,7 +80,9 @@ def test_groups_are_their_own_and_the_batch_is_all_of_them() -> None:
 def test_a_rollout_that_is_not_trained_on_still_counts_in_its_group() -> None:
     long, _ = two()
     cut = to_sample(Trajectory(Task("q", "?", ()), [PROMPT, turn(4)]), ())
-    assign_advantages([[Scored((long,), 1.0), Scored((cut,), 0.0)], []], rl(baseline="group"))
+    assign_advantages(
+        [[ScoredRollout((long,), 1.0), ScoredRollout((cut,), 0.0)], []], rl(baseline="group")
+    )
     assert spoken(long) == [0.5] * 3
     assert (cut.advantage == 0).all()
 
@@ -88,7 +94,7 @@ def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
     long.ref_logp = long.old_logp.copy()
     long.ref_logp[trained] -= [0.1, 0.2, -0.4]
     short.ref_logp = short.old_logp - np.float32(30)
-    group = [Scored((long,), 1.0), Scored((short,), 3.0)]
+    group = [ScoredRollout((long,), 1.0), ScoredRollout((short,), 3.0)]
     settings = {"kl_in": "reward", "kl_coef": 0.1}
     assign_advantages([group], rl(baseline="none", **settings))
     assert spoken(long) == pytest.approx([1.01, 1.02, 1.04], abs=1e-5)
@@ -109,7 +115,7 @@ def test_gae_does_not_see_the_observation() -> None:
         found.value[found.weight > 0] = [0.2, 0.4, 0.5]
     critic = {"gamma": 0.9, "gae_lambda": 0.8}
     settings = rl(baseline="critic", critic=critic)
-    assign_advantages([[Scored((with_tool,), 1.0)], [Scored((bare,), 1.0)]], settings)
+    assign_advantages([[ScoredRollout((with_tool,), 1.0)], [ScoredRollout((bare,), 1.0)]], settings)
     for found in (with_tool, bare):
         assert spoken(found) == pytest.approx([0.4552, 0.41, 0.5])
         assert spoken(found, "target") == pytest.approx([0.6552, 0.81, 1.0])
@@ -117,9 +123,10 @@ def test_gae_does_not_see_the_observation() -> None:
 
 def test_whitening_leaves_the_critics_targets_alone() -> None:
     long, short = two()
-    long.value, short.value = long.spread(np.zeros(3)), short.spread(np.zeros(1))
+    long.value, short.value = long.scatter(np.zeros(3)), short.scatter(np.zeros(1))
     assign_advantages(
-        [[Scored((long,), 1.0), Scored((short,), 0.0)]], rl(baseline="critic", scale="batch")
+        [[ScoredRollout((long,), 1.0), ScoredRollout((short,), 0.0)]],
+        rl(baseline="critic", scale="batch"),
     )
     assert spoken(long) + spoken(short) == pytest.approx([3**-0.5] * 3 + [-(3**0.5)], abs=1e-4)
     assert spoken(long, "target") + spoken(short, "target") == [1, 1, 1, 0]
@@ -129,7 +136,11 @@ def test_a_floor_lifts_right_rollouts_only() -> None:
     """Rewards 1 and 0.2 of right rollouts, and 0 of a wrong one: the mean is 0.4."""
     long, short = two()
     wrong = sample(turn(1))
-    group = [Scored((long,), 1.0, True), Scored((short,), 0.2, True), Scored((wrong,), 0.0)]
+    group = [
+        ScoredRollout((long,), 1.0, True),
+        ScoredRollout((short,), 0.2, True),
+        ScoredRollout((wrong,), 0.0),
+    ]
     assign_advantages([group], rl(baseline="group"))
     assert spoken(short) == pytest.approx([-0.2])
     assign_advantages([group], rl(baseline="group", advantage_floor="right"))

@@ -9,9 +9,9 @@ import torch
 
 from checkpoints import Architecture
 from engine_parity import sharp_model
-from fieldcraft.config.rl import Critic as Settings
+from fieldcraft.config.rl import CriticConfig as Settings
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.critic import Critic
 from training_parts import assert_same, random_samples, weights
 
@@ -39,7 +39,7 @@ def samples(count: int = 6) -> list[Sample]:
     return found
 
 
-def gradients(critic: Critic, units: list[Unit]) -> tuple[float, list[torch.Tensor]]:
+def gradients(critic: Critic, units: list[SampleUnit]) -> tuple[float, list[torch.Tensor]]:
     """Loss and gradients of a step, which is then undone."""
     before = [p.detach().clone() for p in critic.weights.masters]
     loss = critic.step(units, 7.0)["loss"]
@@ -77,7 +77,7 @@ def test_a_value_is_that_of_the_context_before_the_token(
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_packed_equals_alone_equals_accumulated(tmp_path: Path, backbone: str) -> None:
-    units: list[Unit] = [(s,) for s in samples()]
+    units: list[SampleUnit] = [(s,) for s in samples()]
     critic = make_critic(tmp_path / "alone", backbone)
     alone = [gradients(critic, [unit]) for unit in units]
     loss = sum(part for part, _ in alone)
@@ -95,7 +95,7 @@ def test_packed_equals_alone_equals_accumulated(tmp_path: Path, backbone: str) -
 def test_it_learns_and_leaves_the_policy_as_it_is(tmp_path: Path, backbone: str) -> None:
     critic = make_critic(tmp_path, backbone)
     before = weights(critic.model)
-    units: list[Unit] = [(s,) for s in samples()]
+    units: list[SampleUnit] = [(s,) for s in samples()]
     critic.fill_values(units)
     losses = [critic.step(units, 7.0)["loss"] for _ in range(8)]
     assert losses[-1] < losses[0]
@@ -117,7 +117,7 @@ def test_it_has_its_own_optimiser(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_the_state_survives_a_round_trip(tmp_path: Path, backbone: str) -> None:
     """N steps equal k steps, a new critic with the old one's state, and N - k steps."""
-    units: list[Unit] = [(s,) for s in samples()]
+    units: list[SampleUnit] = [(s,) for s in samples()]
     whole, first = make_critic(tmp_path / "a", backbone), make_critic(tmp_path / "b", backbone)
     for _ in range(4):
         whole.step(units, 7.0)

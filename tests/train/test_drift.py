@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.drift import FAR, LOG_RATIO, STEPS, drift
+from fieldcraft.train.drift import (
+    DRIFT_THRESHOLD_NATS,
+    LOG_RATIO_KEY,
+    MIN_DRIFT_STEPS,
+    describe_drift,
+)
 
 
 def settings(staleness: int = 2, **keys: Any) -> Rl:
@@ -14,20 +19,22 @@ def settings(staleness: int = 2, **keys: Any) -> Rl:
 
 
 def rows(*values: float) -> list[dict[str, Any]]:
-    return [{"step": n, LOG_RATIO: value} for n, value in enumerate(values)]
+    return [{"step": n, LOG_RATIO_KEY: value} for n, value in enumerate(values)]
 
 
 def test_it_is_told_once_and_only_of_older_samplers() -> None:
-    far = rows(*[2 * FAR] * (STEPS + 2))
-    told = [drift(far[:n], settings(importance_cap=2.0), "rl") for n in range(1, len(far) + 1)]
-    assert [n for n, text in enumerate(told, start=1) if text] == [STEPS]
-    assert told[STEPS - 1] == (
-        "in 5 steps of stage 'rl' the tokens had changed by 0.10 nats in the mean since they were"
-        " sampled (log_ratio_abs), which biases the gradient: set importance: sequence with"
-        " importance_cap: 5, or a lower optim.lr."
+    far = rows(*[2 * DRIFT_THRESHOLD_NATS] * (MIN_DRIFT_STEPS + 2))
+    told = [
+        describe_drift(far[:n], settings(importance_cap=2.0), "rl") for n in range(1, len(far) + 1)
+    ]
+    assert [n for n, text in enumerate(told, start=1) if text] == [MIN_DRIFT_STEPS]
+    assert told[MIN_DRIFT_STEPS - 1] == (
+        "in 5 steps of stage 'rl' the log-probabilities of the tokens had changed by 0.10 nats on"
+        " average since sampling (log_ratio_abs), which biases the gradient: set importance:"
+        " sequence with importance_cap: 5, or a lower optim.lr."
     )
-    assert drift(far[:STEPS], settings(0), "rl") is None
-    assert drift(rows(*[FAR / 2] * 20), settings(), "rl") is None
+    assert describe_drift(far[:MIN_DRIFT_STEPS], settings(0), "rl") is None
+    assert describe_drift(rows(*[DRIFT_THRESHOLD_NATS / 2] * 20), settings(), "rl") is None
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,6 @@ def test_it_is_told_once_and_only_of_older_samplers() -> None:
     ],
 )
 def test_the_advice_is_what_is_not_set_yet(keys: dict[str, Any], advice: str) -> None:
-    told = drift(rows(*[1.0] * STEPS), settings(**keys), "rl")
-    assert told is not None
-    assert advice in told
+    message = describe_drift(rows(*[1.0] * MIN_DRIFT_STEPS), settings(**keys), "rl")
+    assert message is not None
+    assert advice in message

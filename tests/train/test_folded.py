@@ -11,16 +11,16 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.chains import chains, ids_of
-from fieldcraft.rollout.loop import Policy, rollout, rollouts
-from fieldcraft.sampling import Sampling
-from fieldcraft.train.batch import Unit, micro_batches, to_sample, to_samples
-from fieldcraft.train.credit import Scored, assign_advantages
-from fieldcraft.train.learner import PolicyLearner, right_negative_rate
-from fieldcraft.types import Author, Completion, Segment, Status, StopReason, Task, Trajectory
+from fieldcraft.records.chains import concat_ids, split_chains
+from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.train.batch import SampleUnit, split_micro_batches, to_sample, to_samples
+from fieldcraft.train.credit import ScoredRollout, assign_advantages
+from fieldcraft.train.learner import PolicyLearner, compute_correct_negative_rate
+from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from rl_parts import RecordingTrainer
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
 
@@ -52,8 +52,8 @@ def rl(**given: Any) -> Rl:
     return Rl.model_validate(stage | given)
 
 
-def scored(trajectory: Trajectory, reward: float, right: bool = False) -> Scored:
-    return Scored(to_samples(trajectory, {Author.POLICY}), reward, right)
+def scored(trajectory: Trajectory, reward: float, correct: bool = False) -> ScoredRollout:
+    return ScoredRollout(to_samples(trajectory, {Author.POLICY}), reward, correct)
 
 
 def learn(group: list[Trajectory], **settings: Any) -> tuple[Any, RecordingTrainer]:
@@ -85,7 +85,7 @@ def test_each_chain_is_a_sample_and_its_summary_is_trained() -> None:
 
 def test_the_chains_of_a_rollout_stay_in_one_micro_batch() -> None:
     units = [to_samples(folded(), {Author.POLICY}), to_samples(plain(6, 0.0), {Author.POLICY})]
-    batches = list(micro_batches(units, max_tokens=16))
+    batches = list(split_micro_batches(units, max_tokens=16))
     assert [[len(s) for s in batch.samples] for batch in batches] == [[8], [11, 5]]
     # no token attends from one chain to the other
     assert batches[1].runs == [(0, 11, None), (11, 16, None)]
@@ -98,7 +98,7 @@ def test_all_chains_share_the_advantage_of_their_rollout() -> None:
     assign_advantages([members], rl())
     assert members[0].gather("advantage") == pytest.approx([0.6] * 6)
     assert members[1].gather("advantage") == pytest.approx([-0.4] * 2)
-    assert right_negative_rate([[scored(folded(), 1.0, right=True)]]) == 0
+    assert compute_correct_negative_rate([[scored(folded(), 1.0, correct=True)]]) == 0
 
 
 def test_gae_goes_on_from_chain_to_chain() -> None:
@@ -106,7 +106,7 @@ def test_gae_goes_on_from_chain_to_chain() -> None:
     whole, parts = scored(plain(6, 1.0), 1.0), scored(folded(), 1.0)
     values = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     for member in (whole, parts):
-        member.spread(values, "value")
+        member.scatter(values, "value")
     critic = {"gamma": 0.9, "gae_lambda": 0.8}
     assign_advantages([[whole], [parts]], rl(baseline="critic", critic=critic))
     for field in ("advantage", "target"):
@@ -164,7 +164,7 @@ def test_a_truncated_rollout_is_left_out_with_all_its_chains() -> None:
 class Folding(Chatty):
     """Whatever a random model writes where it is asked for a summary is followed by the tag."""
 
-    own_request = "Sum up. "
+    default_summary_instruction = "Sum up. "
 
 
 class Summaries:
@@ -176,7 +176,9 @@ class Summaries:
         self.engine = engine
         self.tag = tiny_tokenizer().encode("</summary>", add_special_tokens=False)
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         done = await self.engine.generate(ids, sampling, session)
         if sampling.stop != ("</summary>",):
             return done
@@ -185,7 +187,7 @@ class Summaries:
             ids=[*done.ids, *self.tag],
             logprobs=[*done.logprobs, *[float("-inf")] * len(self.tag)],
             text=f"{done.text}</summary>",
-            reason=StopReason.STOP,
+            stop_reason=StopReason.STOP,
         )
 
     def release(self, session: str) -> None:
@@ -194,14 +196,14 @@ class Summaries:
 
 def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
     tokenizer = tiny_tokenizer()
-    budget = Limits.model_validate(
+    budget = BudgetConfig.model_validate(
         {"turn_tokens": 12, "total_tokens": 300, "fold": {"at": 1, "most": 2}}
     )
     tool = FixedTool(lambda query: "result 1: Ada Lind was born in Northport.")
     env = ToolEnvironment(Folding(tokenizer, ""), [tool], budget)
     policy = Policy(engine=Summaries(engine))
     jobs = [(Task(str(i), f"Who was born in Northport {i}?", ("x",)), str(i)) for i in range(count)]
-    return asyncio.run(rollouts(jobs, lambda t, k: rollout(t, policy, env, k), count))
+    return asyncio.run(run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k), count))
 
 
 def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:
@@ -210,15 +212,15 @@ def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> No
     engine = chatty_engine(trainer)
     done = folded_rollouts(engine)
     assert [t.error for t in done if t.error] == []
-    parts = [len(chains(t)) for t in done]
+    parts = [len(split_chains(t)) for t in done]
     assert parts.count(3) >= 6, parts
-    units: list[Unit] = [to_samples(t, {Author.POLICY}) for t in done]
+    units: list[SampleUnit] = [to_samples(t, {Author.POLICY}) for t in done]
     units = [tuple(s for s in unit if s.weight.any()) for unit in units]
     trainer.fill_logprobs([unit for unit in units if unit], "old_logp", 1.0)
     for trajectory, unit in zip(done, units, strict=True):
-        assert len(unit) in (len(chains(trajectory)), len(chains(trajectory)) - 1)
-        for sample, chain in zip(unit, chains(trajectory), strict=False):
-            assert sample.ids.tolist() == ids_of(chain)[: len(sample)]
+        assert len(unit) in (len(split_chains(trajectory)), len(split_chains(trajectory)) - 1)
+        for sample, chain in zip(unit, split_chains(trajectory), strict=False):
+            assert sample.ids.tolist() == concat_ids(chain)[: len(sample)]
             spoken = sample.weight > 0
             np.testing.assert_allclose(
                 sample.old_logp[spoken], sample.sampled_logp[spoken], rtol=0, atol=1e-3

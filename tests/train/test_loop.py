@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from training_parts import Steps, assert_same, make_trainer, random_samples, run_stage, weights
@@ -31,23 +31,25 @@ def new_trainer(folder: Path) -> Trainer:
     return Trainer(make_trainer(folder / "start").model, OPTIM, STAGE.steps)
 
 
-def run(folder: Path, dies_in: int | None = None, stage: Sft = STAGE) -> tuple[Trainer, list[Row]]:
+def run(
+    folder: Path, dies_in: int | None = None, stage: Sft = STAGE
+) -> tuple[Trainer, list[StepMetrics]]:
     """The stage in `folder`, with a step that also depends on a state that grows."""
     trainer = new_trainer(folder)
     best = {"total": 0}
 
-    def step(number: int) -> Row:
+    def step(number: int) -> StepMetrics:
         if number == dies_in:
             raise Killed
         best["total"] += number
         units = [(sample,) for sample in random_samples(3, seed=number)]
-        row = trainer.step(units, CrossEntropy(), 20.0 + best["total"])
+        row = trainer.step(units, CrossEntropyLoss(), 20.0 + best["total"])
         return {**row, "tokens": 30, "total": best["total"]}
 
     return trainer, run_stage(Steps(trainer, step, best), stage, folder)
 
 
-def figures(rows: list[Row]) -> list[Row]:
+def figures(rows: list[StepMetrics]) -> list[StepMetrics]:
     """Rows without what a clock measured."""
     clock = {"seconds", "tokens_per_second"}
     return [{k: v for k, v in row.items() if k not in clock} for row in rows]
@@ -67,7 +69,7 @@ def test_killed_and_gone_on_equals_never_killed(tmp_path: Path, moments: list[in
     assert_same(weights(whole.model), weights(resumed.model))
     assert figures(resumed_rows) == figures(rows)
     assert [row["step"] for row in rows] == list(range(7))
-    assert MetricsLog(tmp_path / "killed" / "metrics.jsonl").rows() == resumed_rows
+    assert MetricsLog(tmp_path / "killed" / "metrics.jsonl").read_rows() == resumed_rows
 
 
 def test_a_stage_that_is_complete_runs_no_step_again(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_a_step_without_training_counts_too(tmp_path: Path) -> None:
 
 def test_a_checkpoint_holds_weights_optimiser_and_extra(tmp_path: Path) -> None:
     trainer = new_trainer(tmp_path)
-    trainer.step([(s,) for s in random_samples(2)], CrossEntropy(), 1.0)
+    trainer.step([(s,) for s in random_samples(2)], CrossEntropyLoss(), 1.0)
     extra: dict[str, Any] = {"state": {"best": {"q": 2}}}
     saved = save_checkpoint(tmp_path / "stage", trainer, tiny_tokenizer(), extra)
     other = new_trainer(tmp_path)
@@ -147,9 +149,9 @@ def test_without_a_checkpoint_nothing_is_restored(tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_no_model_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no checkpoint"):
+    with pytest.raises(UserError, match="is not a checkpoint"):
         load_model(tmp_path, torch.device("cpu"))
-    with pytest.raises(UserError, match="holds no tokenizer"):
+    with pytest.raises(UserError, match="contains no tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(UserError, match=r"cannot be (loaded|read)"):

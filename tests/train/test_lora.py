@@ -12,16 +12,16 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.distillation import Distillation
-from fieldcraft.algos.losses import CrossEntropy, Surrogate
-from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.algos.distillation import DistillationLoss
+from fieldcraft.algos.losses import CrossEntropyLoss, PolicyGradientLoss
+from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
-from fieldcraft.train.learning import Guide
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import empty_model, load_model
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import load_model, make_empty_model
+from fieldcraft.train.protocols import TeacherReference
 from fieldcraft.train.saving import save_model
-from fieldcraft.train.trainer import AdapterStart, Trainer
+from fieldcraft.train.trainer import InitialAdapter, Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import (
     assert_same,
@@ -31,7 +31,7 @@ from training_parts import (
     weights,
 )
 
-LORA = Lora(rank=4, alpha=8)
+LORA = LoraConfig(rank=4, alpha=8)
 LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 IDS = torch.arange(3, 40)[None]
 
@@ -40,12 +40,12 @@ def lora_trainer(
     folder: Path,
     architecture: Architecture = "qwen2",
     dtype: torch.dtype = torch.float32,
-    lora: Lora = LORA,
+    lora: LoraConfig = LORA,
     **optim: Any,
-) -> tuple[Trainer, Adapter]:
+) -> tuple[Trainer, LoraAdapter]:
     """A trainer of an adapter on a model whose every weight matters."""
     model = sharp_model(folder, architecture).to(dtype)
-    adapter = Adapter(model, lora, seed=0)
+    adapter = LoraAdapter(model, lora, seed=0)
     settings = Optim(**{"lr": 1e-2, **optim})
     return Trainer(model, settings, 10, adapter), adapter
 
@@ -53,7 +53,7 @@ def lora_trainer(
 def learn(trainer: Trainer, steps: int = 3, first: int = 0) -> None:
     for number in range(first, first + steps):
         units = [(sample,) for sample in random_samples(3, seed=number)]
-        trainer.step(units, CrossEntropy(), 20.0)
+        trainer.step(units, CrossEntropyLoss(), 20.0)
 
 
 @torch.no_grad()
@@ -90,27 +90,27 @@ def test_only_the_adapter_learns(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_a_new_adapter_changes_nothing_and_follows_from_the_seed(tmp_path: Path) -> None:
     expected = logits(sharp_model(tmp_path / "a", "qwen2"))
     random = torch.get_rng_state()
-    made = [Adapter(sharp_model(tmp_path / "a", "qwen2"), LORA, seed) for seed in (0, 0, 1)]
+    made = [LoraAdapter(sharp_model(tmp_path / "a", "qwen2"), LORA, seed) for seed in (0, 0, 1)]
     assert torch.equal(random, torch.get_rng_state())  # the run's own stays untouched
-    one, same, other = (of_adapter(adapter.peft.get_base_model()) for adapter in made)
-    assert torch.equal(logits(made[0].peft.get_base_model()), expected)
+    one, same, other = (of_adapter(adapter.peft_model.get_base_model()) for adapter in made)
+    assert torch.equal(logits(made[0].peft_model.get_base_model()), expected)
     assert_same(one, same)
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def test_targets_are_layers_by_name(tmp_path: Path) -> None:
-    lora = Lora(rank=2, alpha=2, targets=("q_proj", "v_proj"))
+    lora = LoraConfig(rank=2, alpha=2, targets=("q_proj", "v_proj"))
     trainer, _ = lora_trainer(tmp_path / "a", lora=lora)
     assert {name.split(".")[-4] for name in of_adapter(trainer.model)} == {"q_proj", "v_proj"}
     with pytest.raises(UserError, match=r"lora.targets=\['q_prj'\] names no linear layer"):
-        lora_trainer(tmp_path / "b", lora=Lora(targets=("q_prj",)))
+        lora_trainer(tmp_path / "b", lora=LoraConfig(targets=("q_prj",)))
 
 
 def test_a_rank_beyond_the_width_of_the_model_is_refused() -> None:
     model = tied_model()
     width = model.config.hidden_size
     with pytest.raises(UserError, match=rf"lora\.rank=100000 is beyond .* are {width} wide: give"):
-        Adapter(model, Lora(rank=100_000), seed=0)
+        LoraAdapter(model, LoraConfig(rank=100_000), seed=0)
     assert not any("lora_" in name for name, _ in model.named_parameters())
 
 
@@ -122,10 +122,10 @@ def test_a_layer_that_shares_its_weight_takes_no_adapter(
 ) -> None:
     """Merged, an adapter on one of two tied layers would change the other too."""
     with pytest.raises(UserError) as refused:
-        Adapter(tied_model(), Lora(rank=2, targets=targets), seed=0)
+        LoraAdapter(tied_model(), LoraConfig(rank=2, targets=targets), seed=0)
     tied_model().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="tied weights"):  # by `check`, before there are weights
-        Adapter(empty_model(tmp_path), Lora(rank=2, targets=targets), seed=0)
+        LoraAdapter(make_empty_model(tmp_path), LoraConfig(rank=2, targets=targets), seed=0)
     words = r"lora\.targets=(lm_head|embed_tokens) names a layer whose weight is also that of \S+"
     assert re.match(words, str(refused.value))
     assert "remove it from lora.targets" in str(refused.value)
@@ -134,17 +134,17 @@ def test_a_layer_that_shares_its_weight_takes_no_adapter(
 def test_layers_that_are_one_module_in_two_places_share_no_weight_with_another() -> None:
     model = tied_model()
     model.model.layers[1].mlp = model.model.layers[0].mlp
-    Adapter(model, Lora(rank=2, targets=("up_proj",)), seed=0)
+    LoraAdapter(model, LoraConfig(rank=2, targets=("up_proj",)), seed=0)
     model = tied_model()
     first, second = (layer.mlp.up_proj for layer in model.model.layers)
     second.weight = first.weight
     with pytest.raises(UserError, match=r"targets=up_proj names a layer whose weight is also that"):
-        Adapter(model, Lora(rank=2, targets=("up_proj",)), seed=0)
+        LoraAdapter(model, LoraConfig(rank=2, targets=("up_proj",)), seed=0)
 
 
 def test_the_other_layers_of_a_tied_model_take_adapters() -> None:
     for targets in ((), ("q_proj",)):
-        Adapter(tied_model(), Lora(rank=2, targets=targets), seed=0)
+        LoraAdapter(tied_model(), LoraConfig(rank=2, targets=targets), seed=0)
 
 
 def tied_model() -> Any:
@@ -165,7 +165,7 @@ def test_the_merged_model_says_the_same(tmp_path: Path, architecture: Architectu
     assert (expected - untrained).abs().max() > 0.1
     adapter.save(tmp_path / "adapter")
     base = sharp_model(tmp_path / "base", architecture)
-    merged = Adapter(base, LORA, 1, tmp_path / "adapter").merged()
+    merged = LoraAdapter(base, LORA, 1, tmp_path / "adapter").merge()
     save_model(tmp_path / "merged", merged, tiny_tokenizer())
     loaded = load_model(tmp_path / "merged", torch.device("cpu"))
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
@@ -200,11 +200,11 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     adapter.save(tmp_path / "adapter")
 
     model = sharp_model(tmp_path / "base", "qwen2")
-    adapter = Adapter(model, LORA, 1, tmp_path / "adapter")
+    adapter = LoraAdapter(model, LORA, 1, tmp_path / "adapter")
     trainer = Trainer(model, Optim(lr=1e-2), 10, adapter)
     random = torch.get_rng_state()
-    reference = trainer.at_start()
-    assert isinstance(reference, AdapterStart)
+    reference = trainer.snapshot_reference()
+    assert isinstance(reference, InitialAdapter)
     assert torch.equal(random, torch.get_rng_state())
     learn(trainer, 2, first=3)
     samples = random_samples(3)
@@ -217,13 +217,14 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
         np.testing.assert_allclose(sample.ref_logp, other.ref_logp, atol=1e-5)
         assert np.abs(sample.ref_logp - sample.old_logp).max() > 0.01
     at_start, before, now = (
-        model.predict(samples, 0.7).logits(slice(None)) for model in (reference, earlier, trainer)
+        model.predict(samples, 0.7).compute_logits(slice(None))
+        for model in (reference, earlier, trainer)
     )
     torch.testing.assert_close(at_start, before, rtol=0, atol=1e-4)
     assert (at_start - now).abs().max() > 0.01
     # and as a teacher between the micro-batches of a step
-    to_start = Distillation(surrogate=Surrogate())
-    row = trainer.step(units, to_start, 20.0, 0.7, Guide(reference))
+    to_start = DistillationLoss(policy_loss=PolicyGradientLoss())
+    row = trainer.step(units, to_start, 20.0, 0.7, TeacherReference(reference))
     assert row["teacher_kl"] > 1e-4
     assert row["grad_norm"] > 0
     # and training goes on where it was, with the adapter alone
@@ -246,15 +247,15 @@ def test_what_the_engine_samples_is_what_is_trained(
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
         total = sum(float(sample.weight.sum()) for (sample,) in units)
         assert {int(v) for (s,) in units for v in s.version[s.weight > 0]} == {trainer.done}
-        assert trainer.step(units, Surrogate(), total, 1.0)["sampler_gap"] < gap
+        assert trainer.step(units, PolicyGradientLoss(), total, 1.0)["sampler_gap"] < gap
         trainer.done += 1
-        asyncio.run(engine.publish(trainer.done))
+        asyncio.run(engine.update_weights(trainer.done))
 
 
 def test_a_separate_engine_has_an_adapter_of_its_own_on_the_same_base(tmp_path: Path) -> None:
     trainer, _ = lora_trainer(tmp_path)
     engine = chatty_engine(trainer)
-    asyncio.run(engine.separate())
+    asyncio.run(engine.snapshot_weights())
     mine = dict(engine.model.named_parameters())
     shared = {name for name, weight in trainer.model.named_parameters() if mine[name] is weight}
     assert {"lora" in name for name in mine.keys() - shared} == {True}
@@ -264,7 +265,7 @@ def test_a_separate_engine_has_an_adapter_of_its_own_on_the_same_base(tmp_path: 
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
         trainer.fill_logprobs(units, "old_logp", 1.0)
         gaps.append(max(np.abs(s.old_logp - s.sampled_logp).max() for (s,) in units))
-        asyncio.run(engine.publish(version + 1))
+        asyncio.run(engine.update_weights(version + 1))
     assert gaps[0] > 0.01  # the adapter of before the two steps
     assert gaps[1] < 1e-3
 

@@ -10,7 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from fieldcraft.algos.distillation import reverse_kl
 from fieldcraft.train import output_layer
-from fieldcraft.train.output_layer import OutputLayer, Predictions, hidden_states, score
+from fieldcraft.train.output_layer import (
+    OutputLayer,
+    TokenPredictions,
+    compute_hidden_states,
+    score_tokens,
+)
 from training_parts import Largest
 
 WORDS, TOKENS = 50, 21
@@ -48,15 +53,17 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def pieces_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_layer, "PIECE", 4 * WORDS + 7)
+    monkeypatch.setattr(output_layer, "MAX_CHUNK_LOGITS", 4 * WORDS + 7)
 
 
 IDS = torch.arange(TOKENS)[None] * 7 % WORDS
 TARGETS = torch.arange(TOKENS) * 3 % WORDS
 
 
-def predictions(model: Any, temperature: float = 0.7) -> Predictions:
-    return Predictions(hidden_states(model, input_ids=IDS)[0], OutputLayer(model), temperature)
+def predictions(model: Any, temperature: float = 0.7) -> TokenPredictions:
+    return TokenPredictions(
+        compute_hidden_states(model, input_ids=IDS)[0], OutputLayer(model), temperature
+    )
 
 
 def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict[str, Tensor]:
@@ -66,7 +73,7 @@ def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict
     if teacher is not None:
         with torch.no_grad():
             guide = predictions(teacher)
-    scores = score(predictions(model), TARGETS, guide, top_k)
+    scores = score_tokens(predictions(model), TARGETS, guide, top_k)
     weight_T = torch.linspace(-1, 1, TOKENS)
     loss = (weight_T * scores.logp_T).sum() + (weight_T**2 * scores.entropy_T).sum()
     found = {"logp": scores.logp_T, "entropy": scores.entropy_T}
@@ -81,9 +88,9 @@ def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict
 def test_the_logits_are_those_of_the_model(kind: str) -> None:
     model = model_of(kind)
     with torch.no_grad():
-        logits = predictions(model, 0.5).logits(slice(None))
+        logits = predictions(model, 0.5).compute_logits(slice(None))
         torch.testing.assert_close(logits, model(input_ids=IDS).logits[0] / 0.5)
-    factor = OutputLayer(model).factor
+    factor = OutputLayer(model).logit_scale
     assert factor == (None if MODELS[kind][1] is None else pytest.approx(MODELS[kind][1]))
 
 
@@ -93,7 +100,9 @@ def test_pieces_are_the_whole(
 ) -> None:
     """Values and gradients, to 1e-5 of the largest, also against the formulas."""
     model, teacher = model_of(kind), model_of("qwen2") if guided else None
-    with patch.object(output_layer, "_factor", return_value=None):  # by the model's own layers
+    with patch.object(
+        output_layer, "_measure_logit_scale", return_value=None
+    ):  # by the model's own layers
         whole = gradients(model, teacher, 5 if guided else None)
     one_piece = gradients(model, teacher, 5 if guided else None)
     request.getfixturevalue("pieces_of_four")
@@ -103,14 +112,14 @@ def test_pieces_are_the_whole(
         bound = 1e-5 * max(float(value.abs().max()), 1.0)
         for found in (pieces, one_piece):
             torch.testing.assert_close(found[name], value, rtol=0, atol=bound, msg=name)
-    logp_TV = predictions(model).logits(slice(None)).log_softmax(-1)
+    logp_TV = predictions(model).compute_logits(slice(None)).log_softmax(-1)
     picked_T = logp_TV[torch.arange(TOKENS), TARGETS]
     torch.testing.assert_close(pieces["logp"], picked_T.detach(), rtol=1e-5, atol=1e-5)
     entropy_T = -(logp_TV.exp() * logp_TV).sum(-1).detach()
     torch.testing.assert_close(pieces["entropy"], entropy_T, rtol=1e-5, atol=1e-5)
     if teacher is not None:
-        teacher_TV = predictions(teacher).logits(slice(None))
-        kl_T = reverse_kl(predictions(model).logits(slice(None)), teacher_TV, 5).detach()
+        teacher_TV = predictions(teacher).compute_logits(slice(None))
+        kl_T = reverse_kl(predictions(model).compute_logits(slice(None)), teacher_TV, 5).detach()
         torch.testing.assert_close(pieces["kl"], kl_T, rtol=1e-5, atol=1e-5)
 
 
@@ -132,7 +141,7 @@ def test_all_logits_are_never_there_at_once(
 
 def test_logits_that_were_kept_are_computed_again_for_a_second_backward_pass() -> None:
     model = model_of("llama")
-    logp_T = score(predictions(model), TARGETS).logp_T
+    logp_T = score_tokens(predictions(model), TARGETS).logp_T
     first, second = (
         torch.autograd.grad(logp_T.sum(), model.lm_head.weight, retain_graph=True)[0]
         for _ in range(2)
@@ -152,7 +161,7 @@ def test_a_frozen_layer_gets_no_gradient(pieces_of_four: None) -> None:
 
 def test_no_gradient_is_kept_where_none_is_wanted(pieces_of_four: None) -> None:
     with torch.no_grad():
-        scores = score(predictions(model_of("llama")), TARGETS)
+        scores = score_tokens(predictions(model_of("llama")), TARGETS)
     assert not scores.logp_T.requires_grad
 
 
@@ -177,5 +186,5 @@ def test_a_layer_inside_a_context() -> None:
         def __exit__(self, *_: object) -> None:
             entered.append("out")
 
-    OutputLayer(model).within(Around)(torch.zeros(2, 16))
+    OutputLayer(model).with_context(Around)(torch.zeros(2, 16))
     assert entered == ["in", "out"]

@@ -10,15 +10,15 @@ import torch
 
 from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.algos.losses import CrossEntropyLoss
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events
-from fieldcraft.runs.context import Context
+from fieldcraft.records.events import EventBus
+from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import make_inputs
-from fieldcraft.train.batch import Unit, to_sample
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.train.batch import SampleUnit, to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
@@ -37,14 +37,14 @@ def rounded_trainer(folder: Path, **optim: Any) -> Trainer:
     return Trainer(sharp_model(folder, "qwen3"), settings, 10, dtype=BF16)
 
 
-def units() -> list[Unit]:
+def units() -> list[SampleUnit]:
     return [(sample,) for sample in random_samples(6)]
 
 
 def gap(engine: LocalEngine, trainer: Trainer) -> float:
     """Between the log-probabilities that were sampled and those that the trainer computes."""
     done = chatty_rollouts(engine, 1.0)
-    units: list[Unit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
+    units: list[SampleUnit] = [(to_sample(t, {Author.POLICY}, 1.0),) for t in done]
     trainer.fill_logprobs(units, "old_logp", 1.0)
     gaps = [(s.old_logp - s.sampled_logp)[s.weight > 0] for (s,) in units]
     return float(np.abs(np.concatenate(gaps)).mean())
@@ -71,7 +71,7 @@ def test_steps_too_small_for_the_type_add_up_in_the_masters(tmp_path: Path) -> N
     [*_, master] = [m for m in trainer.weights.masters if m.dim() > 1]
     before, model = master.detach().clone(), copy.deepcopy(trainer.model.state_dict())
     for _ in range(3):
-        trainer.step(units(), CrossEntropy(), 10.0)
+        trainer.step(units(), CrossEntropyLoss(), 10.0)
     moved = (master - before).abs()
     assert 1e-5 < moved.max() < 3.1e-5
     assert master.dtype == torch.float32
@@ -82,8 +82,8 @@ def test_steps_too_small_for_the_type_add_up_in_the_masters(tmp_path: Path) -> N
 
 def test_the_model_has_the_masters_rounded(tmp_path: Path) -> None:
     trainer = rounded_trainer(tmp_path / "model", lr=0.1)
-    trainer.step(units(), CrossEntropy(), 10.0)
-    state = trainer.weights.state_of(trainer.model)
+    trainer.step(units(), CrossEntropyLoss(), 10.0)
+    state = trainer.weights.make_state_dict(trainer.model)
     for name, value in trainer.model.state_dict().items():
         assert value.dtype == BF16
         assert state[name].dtype == torch.float32
@@ -95,7 +95,7 @@ def test_gradients_of_micro_batches_add_up_in_float32(tmp_path: Path) -> None:
     times smaller than it."""
     whole = rounded_trainer(tmp_path / "a", micro_tokens=10_000, lr=1e-3)
     parts = rounded_trainer(tmp_path / "b", micro_tokens=1, lr=1e-3)
-    rows = [t.step(units(), CrossEntropy(), 10.0) for t in (whole, parts)]
+    rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (whole, parts)]
     assert rows[0]["grad_norm"] == pytest.approx(rows[1]["grad_norm"], rel=0.01)
     assert all(m.grad is not None and m.grad.dtype == torch.float32 for m in parts.weights.masters)
     assert all(p.grad is None for p in parts.model.parameters())
@@ -106,10 +106,10 @@ def test_it_resumes_as_if_it_had_never_stopped(tmp_path: Path, moments: str) -> 
     """The checkpoint has the masters; from rounded weights the second step would be another."""
     one = rounded_trainer(tmp_path / "a", lr=1e-4, moments=moments)
     other = rounded_trainer(tmp_path / "a", lr=1e-4, moments=moments)
-    one.step(units(), CrossEntropy(), 10.0)
+    one.step(units(), CrossEntropyLoss(), 10.0)
     save_checkpoint(tmp_path / "stage", one, tiny_tokenizer(), {})
     restore_checkpoint(tmp_path / "stage", other)
-    rows = [t.step(units(), CrossEntropy(), 10.0) for t in (one, other)]
+    rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (one, other)]
     assert rows[0] == rows[1]
     for mine, theirs in zip(one.weights.masters, other.weights.masters, strict=True):
         assert torch.equal(mine, theirs)
@@ -117,11 +117,11 @@ def test_it_resumes_as_if_it_had_never_stopped(tmp_path: Path, moments: str) -> 
 
 def test_what_is_saved_is_exact_and_loads_in_either_type(tmp_path: Path) -> None:
     trainer = rounded_trainer(tmp_path / "a", lr=1e-4)
-    trainer.step(units(), CrossEntropy(), 10.0)
+    trainer.step(units(), CrossEntropyLoss(), 10.0)
     trainer.write(tmp_path / "saved", tiny_tokenizer())
     exact = load_model(tmp_path / "saved", torch.device("cpu")).state_dict()
     rounded = load_model(tmp_path / "saved", torch.device("cpu"), "bfloat16").state_dict()
-    for name, value in trainer.weights.state_of(trainer.model).items():
+    for name, value in trainer.weights.make_state_dict(trainer.model).items():
         assert torch.equal(exact[name], value)
         assert torch.equal(rounded[name], trainer.model.state_dict()[name])
 
@@ -131,7 +131,7 @@ def test_moments_in_8_bit_learn_nearly_the_same(tmp_path: Path) -> None:
     exact = Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3), 10)
     coarse = Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, moments="8bit"), 10)
     for _ in range(10):
-        rows = [t.step(units(), CrossEntropy(), 10.0) for t in (exact, coarse)]
+        rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (exact, coarse)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=0.02)
     types = {
         v.dtype
@@ -143,7 +143,7 @@ def test_moments_in_8_bit_learn_nearly_the_same(tmp_path: Path) -> None:
 
 
 def test_moments_outside_of_a_gpu_need_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="moments: host keeps them outside of a GPU"):
+    with pytest.raises(UserError, match="moments: host offloads the optimizer state from a GPU"):
         Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, moments="host"), 10)
 
 
@@ -151,11 +151,11 @@ def test_a_run_evaluates_in_the_type_in_which_it_trains(tmp_path: Path) -> None:
     def policy(*settings: str) -> Any:
         recipe = load_recipe("smoke", list(settings))
         folder = RunFolder(tmp_path, recipe)
-        context = Context(
-            recipe, folder, make_inputs(recipe), torch.device("cpu"), None, Events([])
+        context = RunContext(
+            recipe, folder, make_data_source(recipe), torch.device("cpu"), None, EventBus([])
         )
         sharp_model(tmp_path / "model", "qwen3")
-        return context.policy(tmp_path / "model")
+        return context.load_policy_model(tmp_path / "model")
 
     assert policy().dtype == torch.float32
     assert policy("dtype=bfloat16").dtype == BF16

@@ -5,18 +5,18 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.train.resampling import penalty, resample
-from fieldcraft.types import Call, Outcome, Task, Trajectory
+from fieldcraft.train.resampling import compute_penalty, resample_on_correct
+from fieldcraft.types import CallOutcome, CallRecord, Task, Trajectory
 from rl_parts import MIXED, RIGHT, SEARCH, WRONG, stage
 from training_parts import step
 
 TASK = Task("q", "Who?", ("Kalo",))
-FAILED, OK = Outcome.FAILED, Outcome.OK
+FAILED, OK = CallOutcome.FAILED, CallOutcome.OK
 
 
-def done(right: bool, *outcomes: Outcome, well_formed: bool = True) -> Trajectory:
-    calls = [Call("python", {}, "", outcome, 0.0) for outcome in outcomes]
-    return Trajectory(TASK, calls=calls, well_formed=well_formed, rewards={"em": float(right)})
+def done(correct: bool, *outcomes: CallOutcome, well_formed: bool = True) -> Trajectory:
+    calls = [CallRecord("python", {}, "", outcome, 0.0) for outcome in outcomes]
+    return Trajectory(TASK, calls=calls, well_formed=well_formed, rewards={"em": float(correct)})
 
 
 @pytest.mark.parametrize(
@@ -25,35 +25,35 @@ def done(right: bool, *outcomes: Outcome, well_formed: bool = True) -> Trajector
         (done(True), 0.5),
         (done(True, OK), 0.0),
         (done(True, FAILED, OK), 0.5),
-        (done(True, FAILED, Outcome.MALFORMED, OK, OK), 0.5),
+        (done(True, FAILED, CallOutcome.MALFORMED, OK, OK), 0.5),
         (done(True, FAILED, well_formed=False), 2.0),
     ],
 )
 def test_penalty_counts_failed_calls_and_broken_grammar(
     trajectory: Trajectory, expected: float
 ) -> None:
-    assert penalty(trajectory) == expected
+    assert compute_penalty(trajectory) == expected
 
 
 def test_the_share_of_wrong_rollouts_is_kept() -> None:
     group = [done(i < 10, OK) for i in range(16)]
-    kept = resample(group, 8, random.Random(0))
+    kept = resample_on_correct(group, 8, random.Random(0))
     assert len(kept) == 8
-    assert sum(t.right is True for t in kept) == 5
+    assert sum(t.is_correct is True for t in kept) == 5
     assert [group.index(t) for t in kept] == sorted(group.index(t) for t in kept)
 
 
 @pytest.mark.parametrize("rights", [0, 16])
 def test_a_group_of_one_kind_is_cut_to_size(rights: int) -> None:
     group = [done(i < rights, OK) for i in range(16)]
-    assert len(resample(group, 8, random.Random(0))) == 8
+    assert len(resample_on_correct(group, 8, random.Random(0))) == 8
 
 
 def test_clean_rollouts_are_preferred_among_right_ones() -> None:
     """Weights 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
     clean, repaired = done(True, OK), done(True, FAILED, OK)
     rng = random.Random(0)
-    taken = Counter(resample([clean, repaired], 1, rng)[0] is clean for _ in range(7000))
+    taken = Counter(resample_on_correct([clean, repaired], 1, rng)[0] is clean for _ in range(7000))
     assert taken[True] / 7000 == pytest.approx(6 / 7, abs=0.015)
 
 

@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from fieldcraft.train.rollout_metrics import SILENT, failures, rollout_metrics, silence
+from fieldcraft.train.rollout_metrics import (
+    NO_SIGNAL_STEPS,
+    compute_rollout_metrics,
+    describe_failures,
+    describe_no_signal,
+)
 from fieldcraft.types import (
     Author,
-    Call,
-    Outcome,
+    CallOutcome,
+    CallRecord,
     Segment,
     Status,
     Trajectory,
@@ -21,14 +26,14 @@ from rl_parts import TASKS
 
 
 def test_rates_by_hand() -> None:
-    def done(status: Status, reward: float | None, calls: Sequence[Outcome]) -> Trajectory:
+    def done(status: Status, reward: float | None, calls: Sequence[CallOutcome]) -> Trajectory:
         return Trajectory(
             replace(TASKS[0], meta={"calls_optimal": 1, "known": status is Status.ANSWERED}),
             [
                 Segment(Author.PROMPT, [1] * 9, ""),
                 Segment(Author.POLICY, [1] * 6, "", [-float(reward or 9), *[-0.25] * 4, -math.inf]),
             ],
-            [Call("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
+            [CallRecord("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
             status,
             well_formed=reward == 1,
             error="KeyError: 'city' (weather.py:12)" if status is Status.ERROR else "",
@@ -36,11 +41,11 @@ def test_rates_by_hand() -> None:
             reward=None if reward is None else 2 * reward,
         )
 
-    row = rollout_metrics(
+    row = compute_rollout_metrics(
         [
-            done(Status.ANSWERED, 1.0, [Outcome.OK, Outcome.FAILED, Outcome.REFUSED]),
+            done(Status.ANSWERED, 1.0, [CallOutcome.OK, CallOutcome.FAILED, CallOutcome.REFUSED]),
             done(Status.TRUNCATED, 0.0, []),
-            done(Status.ERROR, None, [Outcome.OK, Outcome.MALFORMED]),
+            done(Status.ERROR, None, [CallOutcome.OK, CallOutcome.MALFORMED]),
             done(Status.ANSWERED, 0.0, []),
         ]
     )
@@ -94,14 +99,14 @@ def test_exceptions_are_told_at_their_first_step_and_in_the_end() -> None:
         {"step": step, "status/error": rate, "last_error": cause if rate else None}
         for step, rate in enumerate(rates)
     ]
-    told = {n: failures(rows[: n + 1], 4, "rl") for n in range(4)}
-    assert [n for n, text in told.items() if text] == [1, 3]
-    assert told[3] == (
+    collect_messages = {n: describe_failures(rows[: n + 1], 4, "rl") for n in range(4)}
+    assert [n for n, text in collect_messages.items() if text] == [1, 3]
+    assert collect_messages[3] == (
         "25.0% of the rollouts of stage 'rl' in the 4 steps so far ended in an exception, the last"
         " in 'KeyError: 'city' (weather.py:12)': correct the tool, the reward or the engine that it"
         " comes from, because they teach nothing."
     )
-    assert failures(rows[:1], 1, "rl") is None
+    assert describe_failures(rows[:1], 1, "rl") is None
 
 
 # -- steps without a signal -----------------------------------------------------------------------
@@ -111,27 +116,28 @@ EQUAL = {"equal_groups": 1.0, "groups_kept": 4}
 MIXED = {"equal_groups": 0.75, "groups_kept": 4}
 
 
-def told(kinds: Sequence[dict[str, float]], steps: int = 99) -> dict[int, str]:
+def collect_messages(kinds: Sequence[dict[str, float]], steps: int = 99) -> dict[int, str]:
     """What is told after which step."""
     rows = [{"step": number, **kind} for number, kind in enumerate(kinds)]
-    found = {n: silence(rows[: n + 1], steps, "rl") for n in range(len(rows))}
+    found = {n: describe_no_signal(rows[: n + 1], steps, "rl") for n in range(len(rows))}
     return {number: text for number, text in found.items() if text is not None}
 
 
 def test_a_silent_stretch_is_told_once() -> None:
-    several = [MIXED, *[EQUAL, NONE_KEPT] * SILENT, MIXED, *[EQUAL] * 2 * SILENT]
-    found = told(several)
-    assert list(found) == [SILENT]
-    assert found[SILENT].startswith(
-        "stage 'rl' had nothing to learn from in 5 steps in a row up to step 5, because the"
-        " rollouts of each question had the same reward; if that stays so, take questions"
+    several = [MIXED, *[EQUAL, NONE_KEPT] * NO_SIGNAL_STEPS, MIXED, *[EQUAL] * 2 * NO_SIGNAL_STEPS]
+    found = collect_messages(several)
+    assert list(found) == [NO_SIGNAL_STEPS]
+    assert found[NO_SIGNAL_STEPS].startswith(
+        "stage 'rl' had no learning signal in 5 consecutive steps up to step 5, because the"
+        " rollouts of each question had the same reward; if that stays so, choose questions"
     )
-    assert told([*[EQUAL] * (SILENT - 1), MIXED] * 3) == {}
+    assert collect_messages([*[EQUAL] * (NO_SIGNAL_STEPS - 1), MIXED] * 3) == {}
 
 
 def test_a_stage_that_was_silent_to_its_end_says_so() -> None:
-    assert list(told([EQUAL] * 8, steps=8)) == [SILENT - 1, 7]
-    assert told([NONE_KEPT] * 2, steps=2)[1].startswith(
-        "stage 'rl' has learnt nothing from its rewards: in all of its 2 steps the rollouts of each"
+    assert list(collect_messages([EQUAL] * 8, steps=8)) == [NO_SIGNAL_STEPS - 1, 7]
+    assert collect_messages([NONE_KEPT] * 2, steps=2)[1].startswith(
+        "stage 'rl' received no learning signal from its rewards: in each of its 2 steps the "
+        "rollouts of each"
     )
-    assert list(told([*[EQUAL] * 7, MIXED], steps=8)) == [SILENT - 1]
+    assert list(collect_messages([*[EQUAL] * 7, MIXED], steps=8)) == [NO_SIGNAL_STEPS - 1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import Architecture
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.train.batch import to_sample
 from fieldcraft.types import Author, Status
 from training_parts import (
@@ -35,12 +35,12 @@ def test_engine_and_trainer_agree(
         assert all(to_sample(t, {Author.POLICY}).weight[-1] == 1 for t in ended)
         units = assert_agree(trainer, done, temperature)
         total = sum(float(sample.weight.sum()) for (sample,) in units)
-        row = trainer.step(units, Surrogate(), total, temperature)
+        row = trainer.step(units, PolicyGradientLoss(), total, temperature)
         assert row["ratio"] == pytest.approx(1, abs=1e-4)
         assert row["sampler_gap"] < 1e-4
         assert row["clip_fraction"] == 0
         trainer.done += 1
-        asyncio.run(engine.publish(trainer.done))
+        asyncio.run(engine.update_weights(trainer.done))
     other = chatty_rollouts(engine, temperature)
     assert [t.ids for t in other] != [t.ids for t in done]  # the steps did change the policy
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
-from fieldcraft.train.epochs import draw
-from fieldcraft.train.sampler import Group
+from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.sampler import RolloutGroup
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Task, Trajectory
 from rl_parts import MIXED, RIGHT, SEARCH, TASKS, TOKENIZER, WRONG, graded_by, stage, written
@@ -52,13 +52,13 @@ def test_the_number_of_batches_is_bounded() -> None:
 
 def test_no_two_steps_share_a_batch_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
-    real = draw
+    real = draw_epoch_batch
 
     def recorded(seed: int, step: int, size: int, batch: int) -> list[int]:
         places.append(step)
         return real(seed, step, size, batch)
 
-    monkeypatch.setattr("fieldcraft.train.sampler.draw", recorded)
+    monkeypatch.setattr("fieldcraft.train.sampler.draw_epoch_batch", recorded)
     scripts = {**RIGHTS, **{f"{2 + int(k[0])}{k[1:]}": v for k, v in RIGHTS.items()}}
     rl, _, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
     for number in range(2):
@@ -72,13 +72,13 @@ MIXED_GROUPS = {"0/0": [RIGHT], "0/1": [WRONG], "1/0": [RIGHT], "1/1": [WRONG]}
 def asked_in(rl: RlStage, count: int) -> list[str]:
     """The questions of `count` steps, in the order in which they are asked."""
     seen: list[str] = []
-    real = rl.sampler._batch
+    real = rl.sampler._sample_batch
 
-    async def recorded(tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
+    async def recorded(tasks: Sequence[Task], number: int, batch: int) -> list[RolloutGroup]:
         seen.extend(task.id for task in tasks)
         return await real(tasks, number, batch)
 
-    rl.sampler._batch = recorded  # type: ignore[method-assign]
+    rl.sampler._sample_batch = recorded  # type: ignore[method-assign]
     for number in range(count):
         step(rl, number)
     return seen
@@ -113,7 +113,7 @@ class Thrifty(StatelessReward):
     name = "thrifty"
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [float(t.answer == "Northport") / (1 + t.executed_calls) for t in group]
+        return [float(t.answer == "Northport") / (1 + t.num_executed_calls) for t in group]
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("mixed-accuracy", 0), ("mixed-reward", 1)])
@@ -132,10 +132,10 @@ def test_the_ungradable_make_no_group_mixed() -> None:
     def group(*scores: float | None) -> list[Trajectory]:
         return [Trajectory(TASKS[0], rewards={"em": s}, reward=s) for s in scores]
 
-    assert rl.sampler.teaches(group(1.0, None, 0.0))
-    assert not rl.sampler.teaches(group(1.0, None, 1.0))
-    assert not rl.sampler.teaches(group(None, 0.0))
-    assert not rl.sampler.teaches(group(None, None))
+    assert rl.sampler.has_signal(group(1.0, None, 0.0))
+    assert not rl.sampler.has_signal(group(1.0, None, 1.0))
+    assert not rl.sampler.has_signal(group(None, 0.0))
+    assert not rl.sampler.has_signal(group(None, None))
 
 
 # -- simulated observations ---------------------------------------------------------------------

@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import empty_model, load_config, load_model
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import load_config, load_model, make_empty_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from small_sizes import SMALL
@@ -57,7 +57,7 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
 def test_every_tensor_comes_back(name: str, parts: str, tmp_path: Path) -> None:
     """Experts too, which transformers saves as tensors of their own, and weights cut into files."""
     first = trainer_of(CONFIGS[name], seed=1)
-    first.step([(sample,) for sample in random_samples(3)], CrossEntropy(), 1.0)
+    first.step([(sample,) for sample in random_samples(3)], CrossEntropyLoss(), 1.0)
     folder = save_checkpoint(tmp_path, first, tiny_tokenizer(), {"state": {}})
     if parts == "several files":
         (folder / "model.safetensors").unlink()
@@ -93,7 +93,7 @@ def test_an_end_of_sequences_that_is_no_token_is_refused(end: Any, tmp_path: Pat
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     file = folder / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": end}))
-    with pytest.raises(UserError, match=r"generation_config\.json holds an eos_token_id that is"):
+    with pytest.raises(UserError, match=r"generation_config\.json contains an eos_token_id"):
         load_model(folder, CPU)
 
 
@@ -111,7 +111,7 @@ def test_a_state_of_the_optimiser_that_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "not finite", "of another shape", "cut off"])
 def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen3")
-    Adapter(load_model(folder, CPU), Lora(rank=2), seed=0).save(tmp_path / "adapter")
+    LoraAdapter(load_model(folder, CPU), LoraConfig(rank=2), seed=0).save(tmp_path / "adapter")
     shutil.copytree(tmp_path / "adapter", tmp_path / "other")
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     saved = load_file(file)
@@ -125,15 +125,17 @@ def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
     if damage == "cut off":
         file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(UserError) as refused:
-        Adapter(load_model(folder, CPU), Lora(rank=2), 0, tmp_path / "adapter")
+        LoraAdapter(load_model(folder, CPU), LoraConfig(rank=2), 0, tmp_path / "adapter")
     assert str(file) in str(refused.value)
     if damage in ("missing", "not finite"):
         assert name in str(refused.value)
-    Adapter(load_model(folder, CPU), Lora(rank=2), 0, tmp_path / "other")  # the whole one loads
+    LoraAdapter(
+        load_model(folder, CPU), LoraConfig(rank=2), 0, tmp_path / "other"
+    )  # the whole one loads
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
         ("config.json", {"quantization_config": {"quant_method": "fp8"}}, "fp8"),
@@ -146,13 +148,15 @@ def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
     ],
 )
 def test_quantised_weights_are_refused(
-    file: str, content: dict[str, Any], said: str, tmp_path: Path
+    file: str, content: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = write_tiny_checkpoint(tmp_path / "model", "qwen2") / file
     before = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(before | content))
-    for read in (load_config, empty_model, lambda folder: load_model(folder, CPU)):
-        with pytest.raises(UserError, match=rf"is quantised \({said}.*use the unquantised model"):
+    for read in (load_config, make_empty_model, lambda folder: load_model(folder, CPU)):
+        with pytest.raises(
+            UserError, match=rf"is quantised \({message}.*use the unquantised model"
+        ):
             read(path.parent)
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from bandit import bandit, settings
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import Completion, SamplingParams
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.stages.rl import RlStage, simulates
-from fieldcraft.types import Author, Completion, Trajectory, UserError
+from fieldcraft.train.stages.rl import RlStage, is_simulated_step
+from fieldcraft.types import Author, Trajectory, UserError
 from training_parts import assert_same, plain_logprobs_of, run_stage, step, weights
 
 # -- when ----------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ from training_parts import assert_same, plain_logprobs_of, run_stage, step, weig
 
 def schedule(steps: int, **given: Any) -> list[bool]:
     s = settings(**given)
-    return [simulates(s, number) for number in range(steps)]
+    return [is_simulated_step(s, number) for number in range(steps)]
 
 
 def test_every_sixth_step_of_a_mixed_stage_is_real() -> None:
@@ -59,7 +59,9 @@ class Watched:
         self.done: list[Completion] = []
         self.slept = 0
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         self.begun.add(session)
         self.done.append(await self.engine.generate(ids, sampling, session))
         return self.done[-1]
@@ -72,22 +74,22 @@ class Watched:
         self.slept += 1
         await self.engine.sleep()
 
-    async def publish(self, version: int) -> None:
-        await self.engine.publish(version)
+    async def update_weights(self, version: int) -> None:
+        await self.engine.update_weights(version)
 
 
 def watch(stage: RlStage) -> tuple[Watched, Watched, list[Trajectory]]:
     """The stage's two engines, and the rollouts of the steps to come."""
     assert isinstance(stage.sampler.engine, LocalEngine)
-    assert isinstance(stage.sampler.frozen, LocalEngine)
-    policy, frozen, seen = Watched(stage.sampler.engine), Watched(stage.sampler.frozen), []
+    assert isinstance(stage.sampler.frozen_engine, LocalEngine)
+    policy, frozen, seen = Watched(stage.sampler.engine), Watched(stage.sampler.frozen_engine), []
 
     def keep(done: Sequence[Trajectory]) -> dict[str, Any]:
         seen.extend(done)
         return {"fidelity/n": len(done)}
 
-    stage.sampler = replace(stage.sampler, engine=policy, frozen=frozen)
-    stage.fidelity = keep
+    stage.sampler = replace(stage.sampler, engine=policy, frozen_engine=frozen)
+    stage.measure_fidelity = keep
     return policy, frozen, seen
 
 
@@ -102,7 +104,9 @@ class Temperatures(Watched):
         super().__init__(engine)
         self.seen: set[float] = set()
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         self.seen.add(sampling.temperature)
         return await super().generate(ids, sampling, session)
 
@@ -113,9 +117,9 @@ def test_a_simulator_has_a_temperature_of_its_own(own: float | None, meant: floa
         observations="simulated", simulator="frozen", temperature=0.8, simulator_temperature=own
     )
     assert isinstance(stage.sampler.engine, LocalEngine)
-    assert isinstance(stage.sampler.frozen, LocalEngine)
-    policy, frozen = Temperatures(stage.sampler.engine), Temperatures(stage.sampler.frozen)
-    stage.sampler = replace(stage.sampler, engine=policy, frozen=frozen)
+    assert isinstance(stage.sampler.frozen_engine, LocalEngine)
+    policy, frozen = Temperatures(stage.sampler.engine), Temperatures(stage.sampler.frozen_engine)
+    stage.sampler = replace(stage.sampler, engine=policy, frozen_engine=frozen)
     step(stage, 0)
     assert (policy.seen, frozen.seen) == ({0.8}, {meant})
 

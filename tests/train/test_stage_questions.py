@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.stages.rl import RlStage, questions_of
+from fieldcraft.train.stages.rl import RlStage, select_tasks
 from fieldcraft.types import Task
 
 METADATA: list[dict[str, Any]] = [
@@ -37,12 +37,12 @@ def settings(where: Mapping[str, Any], **given: Any) -> Rl:
 def test_the_questions_with_all_of_the_metadata_are_asked(
     where: dict[str, Any], asked: str
 ) -> None:
-    assert "".join(task.id for task in questions_of(settings(where), TASKS)) == asked
+    assert "".join(task.id for task in select_tasks(settings(where), TASKS)) == asked
 
 
 def problems(s: Rl) -> list[str]:
-    data: Any = SimpleNamespace(training_questions=lambda: TASKS)
-    return list(RlStage.problems(s, "rl1", data, []))
+    data: Any = SimpleNamespace(load_training_tasks=lambda: TASKS)
+    return list(RlStage.check(s, "rl1", data, []))
 
 
 def test_a_stage_without_any_question_is_refused_by_name() -> None:

@@ -5,20 +5,22 @@ import threading
 from typing import Any
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.stream import Stream
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
 
 
 class Separate:
     """All that a stream asks of an engine before it samples."""
 
-    async def separate(self) -> None: ...
+    async def snapshot_weights(self) -> None: ...
 
 
 def test_closing_ends_a_step_in_the_middle() -> None:
     settings = Rl.model_validate({"steps": 1, "optim": {"lr": 1e-2}, "async": {"max_staleness": 1}})
     nothing: Any = None
     engine: Any = Separate()
-    stream = Stream(settings=settings, tasks=[], env=nothing, engine=engine, rubric=nothing, seed=0)
+    stream = AsyncRolloutSampler(
+        settings=settings, tasks=[], env=nothing, engine=engine, rubric=nothing, seed=0
+    )
     begun, ended = threading.Event(), threading.Event()
 
     def learn() -> None:

@@ -13,16 +13,16 @@ import torch
 
 from engine_parity import TOKENIZER, plain_logprobs
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.train.learner import Learned
-from fieldcraft.train.sampler import Group
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
+from fieldcraft.train.learner import LearnResult
+from fieldcraft.train.sampler import RolloutGroup
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.train.stream import Stream
 from fieldcraft.types import Author, Task, Tool, Trajectory
-from rl_parts import SaysMuch
+from rl_parts import LengthReward
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
 
 TASKS = [Task(str(i), f"Question {i}?", ("x",)) for i in range(40)]
@@ -61,33 +61,35 @@ class Exchanged(FixedTool):
         return await super().__call__(**arguments)
 
 
-def run(folder: Path, **given: Any) -> tuple[list[Row], list[Sequence[Group]], list[Any]]:
+def run(
+    folder: Path, **given: Any
+) -> tuple[list[StepMetrics], list[Sequence[RolloutGroup]], list[Any]]:
     """The rows of a stage, the groups that its steps trained on, and its policies."""
     trainer = make_trainer(folder, lr=1e-4)
     batch = {"questions": QUESTIONS, "group": GROUP}
     usual = {"type": "rl", "steps": STEPS, "optim": {"lr": 1e-4}, **batch}
     search, engine = Latency(), chatty_engine(trainer)
-    publish = engine.publish
+    publish = engine.update_weights
 
-    async def told(version: int) -> None:
+    async def update_and_record(version: int) -> None:
         await publish(version)
         search.published[version].set()
 
-    engine.publish = told  # type: ignore[method-assign]
-    stream = Stream(
+    engine.update_weights = update_and_record  # type: ignore[method-assign]
+    stream = AsyncRolloutSampler(
         settings=Rl.model_validate(usual | {"async": {"max_staleness": 2}} | given),
         tasks=TASKS,
-        env=ToolEnvironment(Chatty(TOKENIZER, ""), [search], Limits(turn_tokens=12)),
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [search], BudgetConfig(turn_tokens=12)),
         engine=engine,
-        rubric=Rubric([(SaysMuch(), 1.0)]),
+        rubric=Rubric([(LengthReward(), 1.0)]),
         seed=0,
     )
     stage = RlStage(sampler=stream, trainer=trainer)
-    trained: list[Sequence[Group]] = []
+    trained: list[Sequence[RolloutGroup]] = []
     policies = [copy.deepcopy(trainer.model).eval()]
     learn = stage.learner.learn
 
-    def recorded(groups: Sequence[Group], number: int) -> Learned:
+    def recorded(groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         trained.append(groups)
         learned = learn(groups, number)
         policies.append(copy.deepcopy(trainer.model).eval())
@@ -95,7 +97,7 @@ def run(folder: Path, **given: Any) -> tuple[list[Row], list[Sequence[Group]], l
 
     object.__setattr__(stage.learner, "learn", recorded)
 
-    async def steps() -> list[Row]:
+    async def steps() -> list[StepMetrics]:
         await stream.open()
         try:
             return [await stage.step(number) for number in range(STEPS)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.epochs import draw
-from fieldcraft.train.tool_free import tool_free_metrics, tool_free_questions
+from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.tool_free import compute_tool_free_metrics, select_tool_free_questions
 from fieldcraft.types import Status, Task, Trajectory
 from rl_parts import RIGHT, SEARCH, TASKS, WRONG, stage
 from training_parts import step
@@ -28,23 +28,25 @@ def questions(count: int, known: Collection[int] = ()) -> list[Task]:
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 99), st.integers(0, 99))
 def test_the_share_is_rounded_to_a_neighbour(n: int, share: float, seed: int, batch: int) -> None:
     s = settings(cot_share=share)
-    found = tool_free_questions(s, seed, batch, questions(n))
+    found = select_tool_free_questions(s, seed, batch, questions(n))
     assert abs(len(found) - n * share) < 1
     assert found <= set(range(n))
-    assert found == tool_free_questions(s, seed, batch, questions(n))
+    assert found == select_tool_free_questions(s, seed, batch, questions(n))
 
 
 def test_over_many_steps_the_share_is_met_and_every_place_is_drawn() -> None:
     """A share of 0.3 of 5 questions is 1 or 2 of them, 1.5 in the mean."""
-    found = [tool_free_questions(settings(cot_share=0.3), 0, b, questions(5)) for b in range(400)]
+    found = [
+        select_tool_free_questions(settings(cot_share=0.3), 0, b, questions(5)) for b in range(400)
+    ]
     assert abs(sum(map(len, found)) / 400 - 1.5) < 0.1
     assert set().union(*found) == set(range(5))
 
 
 def test_known_questions_alone_can_be_admitted() -> None:
     every = settings(cot_share=1.0, cot_questions="known")
-    assert tool_free_questions(every, 0, 0, questions(6, {1, 4})) == {1, 4}
-    assert tool_free_questions(settings(), 0, 0, questions(6)) == set()
+    assert select_tool_free_questions(every, 0, 0, questions(6, {1, 4})) == {1, 4}
+    assert select_tool_free_questions(settings(), 0, 0, questions(6)) == set()
 
 
 def test_what_has_no_effect_is_refused() -> None:
@@ -59,7 +61,7 @@ def test_a_call_is_worth_nothing_where_the_tools_are_unavailable() -> None:
     """The first question is asked without tools: there the direct answer is right and the call ends
     without one. The second has its tools: there the call leads to the right answer."""
     rl, trainer, _ = stage(SCRIPTS, scale="none", cot_share=1.0, cot_questions="known")
-    first = draw(0, 0, 2, 2)[0]
+    first = draw_epoch_batch(0, 0, 2, 2)[0]
     rl.sampler.tasks = [replace(t, meta={"known": i == first}) for i, t in enumerate(TASKS)]
     row = step(rl, 0)
     advantages = [max(s.advantage, key=abs) for s in trainer.samples]
@@ -74,8 +76,8 @@ def test_metrics_are_of_rollouts_without_tools_and_absent_without_any() -> None:
     right = Trajectory(task, status=Status.ANSWERED, rewards={"em": 1.0}, tool_free=True)
     called = Trajectory(task, rewards={"em": 0.0}, tool_free=True)
     usual = Trajectory(task, rewards={"em": 1.0})
-    assert tool_free_metrics([usual]) == {}
-    assert tool_free_metrics([right, called, usual, usual]) == {
+    assert compute_tool_free_metrics([usual]) == {}
+    assert compute_tool_free_metrics([right, called, usual, usual]) == {
         "tool_free/share": 0.5,
         "tool_free/em": 0.5,
         "tool_free/answered": 0.5,

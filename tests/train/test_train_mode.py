@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fieldcraft.algos.losses import CrossEntropy, Metrics, TokenBatch
-from fieldcraft.config.rl import Critic as CriticSettings
+from fieldcraft.algos.losses import CrossEntropyLoss, Metrics, TokenBatch
+from fieldcraft.config.rl import CriticConfig as CriticSettings
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.train_mode import dropout_notes
+from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from small_sizes import SMALL
@@ -65,7 +65,7 @@ def trained_logps(trainer: Trainer) -> Iterator[torch.Tensor]:
 
     def objective(batch: TokenBatch, total: float) -> tuple[torch.Tensor, Metrics]:
         seen.append(batch.logp_T.detach())
-        return CrossEntropy()(batch, total)
+        return CrossEntropyLoss()(batch, total)
 
     trainer.step([tuple(random_samples(3))], objective, 1.0)
     return iter(seen)
@@ -106,7 +106,7 @@ def test_a_critic_predicts_the_same_when_it_is_trained() -> None:
 
 
 def test_rates_are_named_once() -> None:
-    [note] = dropout_notes(AutoConfig.for_model("phimoe", **NOISY["phimoe"]))
+    [note] = describe_dropout(AutoConfig.for_model("phimoe", **NOISY["phimoe"]))
     assert "router_jitter_noise=0.5" in note
     assert note.endswith("of its config.json: dropout and jitter are off")
-    assert dropout_notes(AutoConfig.for_model("qwen2")) == []
+    assert describe_dropout(AutoConfig.for_model("qwen2")) == []

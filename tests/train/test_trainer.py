@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from checkpoints import Architecture
-from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
+from fieldcraft.algos.losses import (
+    ContrastiveLoss,
+    CrossEntropyLoss,
+    LossFunction,
+    PolicyGradientLoss,
+)
 from fieldcraft.config.sections import Optim
 from fieldcraft.train import batch as batch_module
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.output_layer import Predictions, Scores, score
-from fieldcraft.train.trainer import Trainer, learning_rate
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.output_layer import TokenPredictions, TokenScores, score_tokens
+from fieldcraft.train.trainer import Trainer, compute_learning_rate
 from fieldcraft.types import UserError
 from training_parts import (
     assert_same,
@@ -24,8 +29,8 @@ from training_parts import (
     weights,
 )
 
-SURROGATE = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
-SEQUENCES = Surrogate(  # all that looks at more than one token
+SURROGATE = PolicyGradientLoss(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SEQUENCES = PolicyGradientLoss(  # all that looks at more than one token
     ratio="sequence",
     dual_clip=1.1,
     importance="sequence",
@@ -38,7 +43,7 @@ SEQUENCES = Surrogate(  # all that looks at more than one token
 
 
 def gradients(
-    trainer: Trainer, units: list[Unit], objective: Objective, total: float
+    trainer: Trainer, units: list[SampleUnit], objective: LossFunction, total: float
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of one step (nothing is clipped), without keeping the step."""
     before = weights(trainer.model)
@@ -76,14 +81,14 @@ def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
 )
 def test_learning_rates(schedule: Any, warmup: float, rates: list[float]) -> None:
     optim = Optim(lr=0.1, schedule=schedule, warmup=warmup)
-    found = [learning_rate(optim, step, 4) for step in range(4)]
+    found = [compute_learning_rate(optim, step, 4) for step in range(4)]
     assert found == pytest.approx([0.1 * rate for rate in rates])
 
 
 def test_every_step_uses_the_rate_of_its_place(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, steps=4, lr=0.1, schedule="linear")
     units = [(sample,) for sample in random_samples(1)]
-    assert [trainer.step(units, CrossEntropy(), 1.0)["lr"] for _ in range(3)] == pytest.approx(
+    assert [trainer.step(units, CrossEntropyLoss(), 1.0)["lr"] for _ in range(3)] == pytest.approx(
         [0.1, 0.075, 0.05]
     )
 
@@ -92,13 +97,13 @@ def test_every_step_uses_the_rate_of_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE, SEQUENCES])
+@pytest.mark.parametrize("objective", [CrossEntropyLoss(), ContrastiveLoss(), SURROGATE, SEQUENCES])
 def test_packed_equals_alone_equals_accumulated(
-    tmp_path: Path, architecture: Architecture, objective: Objective
+    tmp_path: Path, architecture: Architecture, objective: LossFunction
 ) -> None:
     samples = random_samples(6)
-    units: list[Unit] = [(s,) for s in samples]
-    if isinstance(objective, Contrastive):
+    units: list[SampleUnit] = [(s,) for s in samples]
+    if isinstance(objective, ContrastiveLoss):
         units = list(zip(samples[::2], samples[1::2], strict=True))
     total = 7.0
     found = {}
@@ -109,7 +114,7 @@ def test_packed_equals_alone_equals_accumulated(
             micro_tokens=micro_tokens,
             clip_norm=1e9,
         )
-        batches = list(trainer._micro_batches(units))
+        batches = list(trainer._make_micro_batches(units))
         assert (len(batches) > 1) == (name == "accumulated")
         found[name] = gradients(trainer, units, objective, total)
     alone = [gradients(trainer, [unit], objective, total) for unit in units]
@@ -130,21 +135,21 @@ def branches() -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE, SEQUENCES])
-def test_shared_prefixes_change_nothing(tmp_path: Path, objective: Objective) -> None:
+@pytest.mark.parametrize("objective", [CrossEntropyLoss(), ContrastiveLoss(), SURROGATE, SEQUENCES])
+def test_shared_prefixes_change_nothing(tmp_path: Path, objective: LossFunction) -> None:
     """The loss and all gradients of samples that have prefixes in common, computed once or not."""
     samples = branches()
-    units: list[Unit] = [(s,) for s in samples]
-    if isinstance(objective, Contrastive):
+    units: list[SampleUnit] = [(s,) for s in samples]
+    if isinstance(objective, ContrastiveLoss):
         units = list(zip(samples[::2], samples[1::2], strict=True))
     trainer = make_trainer(tmp_path, micro_tokens=10_000, clip_norm=1e9)
-    [batch] = trainer._micro_batches(units)
+    [batch] = trainer._make_micro_batches(units)
     assert len(batch.ids_N) < 0.8 * sum(map(len, samples))
-    continued = [batch.runs[run.after] for run in batch.runs if run.after is not None]
-    assert any(run.after is not None for run in continued)
+    continued = [batch.runs[run.parent] for run in batch.runs if run.parent is not None]
+    assert any(run.parent is not None for run in continued)
     loss, found = gradients(trainer, units, objective, 7.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_module, "WORTH_SHARING", 10**6)
+        patch.setattr(batch_module, "MIN_SHARED_PREFIX_TOKENS", 10**6)
         alone_loss, alone = gradients(trainer, units, objective, 7.0)
     assert loss == pytest.approx(alone_loss, abs=1e-5, rel=1e-5)
     assert_close(alone, found)
@@ -153,7 +158,7 @@ def test_shared_prefixes_change_nothing(tmp_path: Path, objective: Objective) ->
 def test_loss_and_gradient_equal_those_of_a_plain_forward(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, clip_norm=1e9)
     samples = random_samples(3)
-    loss, found = gradients(trainer, [(s,) for s in samples], CrossEntropy(), 5.0)
+    loss, found = gradients(trainer, [(s,) for s in samples], CrossEntropyLoss(), 5.0)
     trainer.model.zero_grad()
     plain = torch.zeros(())
     for sample in samples:
@@ -172,9 +177,9 @@ def test_what_untrained_tokens_say_does_not_matter_after_them(tmp_path: Path) ->
     trainer = make_trainer(tmp_path)
     [sample] = random_samples(1)
     sample.weight[-4:] = 0
-    loss, found = gradients(trainer, [(sample,)], CrossEntropy(), 1.0)
+    loss, found = gradients(trainer, [(sample,)], CrossEntropyLoss(), 1.0)
     sample.ids[-4:] = 7
-    other_loss, other = gradients(trainer, [(sample,)], CrossEntropy(), 1.0)
+    other_loss, other = gradients(trainer, [(sample,)], CrossEntropyLoss(), 1.0)
     assert loss == pytest.approx(other_loss, rel=1e-6)
     assert_close(found, other)
 
@@ -185,10 +190,10 @@ def test_what_untrained_tokens_say_does_not_matter_after_them(tmp_path: Path) ->
 def test_the_gradient_is_clipped_and_its_norm_reported(tmp_path: Path) -> None:
     units = [(sample,) for sample in random_samples(3)]
     trainer = make_trainer(tmp_path, clip_norm=1e9)
-    _, whole = gradients(trainer, units, CrossEntropy(), 1.0)
+    _, whole = gradients(trainer, units, CrossEntropyLoss(), 1.0)
     norm = math.sqrt(sum(float((g**2).sum()) for g in whole.values()))
     trainer.optim = trainer.optim.model_copy(update={"clip_norm": norm / 4})
-    row = trainer.step(units, CrossEntropy(), 1.0)
+    row = trainer.step(units, CrossEntropyLoss(), 1.0)
     assert row["grad_norm"] == pytest.approx(norm, rel=1e-5)
     for name, parameter in trainer.model.named_parameters():
         torch.testing.assert_close(parameter.grad, whole[name] / 4, rtol=1e-4, atol=1e-7)
@@ -199,7 +204,7 @@ def test_only_matrices_decay(tmp_path: Path) -> None:
     before = weights(trainer.model)
     sample = random_samples(1)[0]
     sample.advantage[:] = 0  # no gradient: what is left of AdamW's step is the decay
-    trainer.step([(sample,)], Surrogate(), 1.0)
+    trainer.step([(sample,)], PolicyGradientLoss(), 1.0)
     for name, parameter in trainer.model.named_parameters():
         factor = 0.95 if parameter.dim() > 1 else 1.0
         torch.testing.assert_close(parameter.detach(), factor * before[name])
@@ -211,8 +216,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tmp_path: Path, 
     before = weights(trainer.model)
     samples = random_samples(3)
     getattr(samples[1], field)[:] = np.nan
-    with pytest.raises(UserError, match="step 0 has a gradient that is not finite"):
-        trainer.step([(s,) for s in samples], Surrogate(importance_cap=2.0), 1.0)
+    with pytest.raises(UserError, match="step 0 has a non-finite gradient"):
+        trainer.step([(s,) for s in samples], PolicyGradientLoss(importance_cap=2.0), 1.0)
     assert_same(before, weights(trainer.model))
     assert trainer.done == 0
     assert not trainer.adamw.state  # nor does the optimiser remember it
@@ -261,12 +266,12 @@ def test_only_predicting_positions_reach_the_output_layer(
     sample.weight[[3, 5]] = 1
     rows = []
 
-    def counted(said: Predictions, *given: Any) -> Scores:
+    def counted(said: TokenPredictions, *given: Any) -> TokenScores:
         rows.append(len(said.hidden_TH))
-        return score(said, *given)
+        return score_tokens(said, *given)
 
-    monkeypatch.setattr("fieldcraft.train.trainer.score", counted)
-    trainer.step([(sample,)], CrossEntropy(), 1.0)
+    monkeypatch.setattr("fieldcraft.train.trainer.score_tokens", counted)
+    trainer.step([(sample,)], CrossEntropyLoss(), 1.0)
     assert rows == [2]
 
 

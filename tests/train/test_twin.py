@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from fieldcraft.train.twin import LARGEST, refuse_unlike_plain, twin_of
+from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, make_twin, require_twin_parity
 from fieldcraft.types import UserError
 
 LARGE = {
@@ -46,34 +46,34 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 def test_a_large_model_has_a_small_twin_which_is_computed_plainly(name: str) -> None:
     config = large(name, **SOUND[name])
-    twin = twin_of(config)
-    assert sum(p.numel() for p in twin.parameters()) < LARGEST / 10
+    twin = make_twin(config)
+    assert sum(p.numel() for p in twin.parameters()) < MAX_TWIN_PARAMETERS / 10
     assert twin.config.num_hidden_layers == 2
     assert twin.config.to_dict().keys() == config.to_dict().keys()
-    refuse_unlike_plain(config)
+    require_twin_parity(config)
 
 
 def test_the_twin_is_always_the_same() -> None:
-    one, other = (twin_of(large("llama")).state_dict() for _ in range(2))
+    one, other = (make_twin(large("llama")).state_dict() for _ in range(2))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("bert", r"BertLMHeadModel can be neither .* packed batch .* are [\d.]+ nats from those"),
+        ("bert", r"BertLMHeadModel is not supported .* packed batch .* by [\d.]+ nats"),
         ("doge", "DogeAttention cannot be trained, because it adds a mask of its own"),
         ("gemma2", "Gemma2Attention cannot be trained, because it uses softcap"),
-        ("nemotron", "its layers do not pass on which"),
+        ("nemotron", "its layers do not pass the sequence boundaries"),
     ],
 )
 def test_what_a_trainer_refuses_is_refused_by_the_twin(name: str, why: str) -> None:
     kinds = {"layer_types": ["full_attention"] * 28} if name == "gemma2" else {}
     with pytest.raises(UserError, match=why):
-        refuse_unlike_plain(large(name, **kinds))
+        require_twin_parity(large(name, **kinds))
 
 
 def test_one_without_a_twin_is_left_to_the_trainer() -> None:
     config = AutoConfig.for_model("gemma3")  # it also reads images
-    assert twin_of(config) is None
-    refuse_unlike_plain(config)
+    assert make_twin(config) is None
+    require_twin_parity(config)

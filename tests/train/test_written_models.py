@@ -10,14 +10,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen3Moe
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from families import FAMILIES
-from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.dialects.turn_end import find_turn_end
-from fieldcraft.engine.recommended import read_ends
-from fieldcraft.engine.writing import add_end
-from fieldcraft.train.learning import ProbeResult
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model, load_tokenizer, loss_notes
-from fieldcraft.train.parity import TOLERANCE, require_written, said_by_model, said_by_policy
+from fieldcraft.engine.generation_config import read_eos_token_ids
+from fieldcraft.engine.model_files import add_eos_token
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import describe_aux_losses, load_model, load_tokenizer
+from fieldcraft.train.parity import (
+    MAX_DIFFERENCE_STDS,
+    probe_model,
+    probe_policy,
+    require_export_parity,
+)
+from fieldcraft.train.protocols import ProbeResult
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
@@ -193,14 +198,14 @@ def test_a_chat_template_that_was_corrected_is_written_in_both_places(tmp_path: 
     assert (new / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
-@pytest.mark.parametrize("said", [None, "TokenizersBackend"])
+@pytest.mark.parametrize("text", [None, "TokenizersBackend"])
 def test_a_tokenizer_without_an_old_class_gets_one_that_every_version_has(
-    said: str | None, tmp_path: Path
+    text: str | None, tmp_path: Path
 ) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     config = read(folder, "tokenizer_config.json")
     config.pop("tokenizer_class")
-    config |= {"tokenizer_class": said} if said else {}
+    config |= {"tokenizer_class": text} if text else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     save_model(tmp_path / "out", load_model(folder, CPU), load_tokenizer(folder))
     written = read(tmp_path / "out", "tokenizer_config.json")
@@ -223,10 +228,10 @@ def test_a_configuration_says_the_type_of_the_tensors(tmp_path: Path) -> None:
 
 def test_weights_that_are_lost_stop_the_write(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "model")
-    state = trainer.weights.state_of(trainer.model)
+    state = trainer.weights.make_state_dict(trainer.model)
     name = "model.layers.1.mlp.down_proj.weight"
     wrong = {**state, name: torch.randn_like(state[name])}
-    with pytest.raises(UserError, match=r"another one than the policy: .* are \S+ nats apart"):
+    with pytest.raises(UserError, match=r"differs from the policy: .* differ by \S+ nats"):
         save_model(tmp_path / "out", trainer.model, tiny_tokenizer(), wrong)
     save_model(tmp_path / "right", trainer.model, tiny_tokenizer(), state)
 
@@ -236,55 +241,55 @@ def test_a_checkpoint_of_another_policy_replaces_nothing(
 ) -> None:
     trainer = make_trainer(tmp_path / "model")
     lost = {name: torch.randn_like(w) for name, w in weights(trainer.model).items()}
-    monkeypatch.setattr(trainer.weights, "state_of", lambda model: lost)
-    with pytest.raises(UserError, match="another one than the policy"):
+    monkeypatch.setattr(trainer.weights, "make_state_dict", lambda model: lost)
+    with pytest.raises(UserError, match="differs from the policy"):
         trainer.save(tmp_path / "step-1", tiny_tokenizer(), {})
     assert not (tmp_path / "step-1").exists()
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", MAX_DIFFERENCE_STDS)
 def test_an_adapter_is_compared_as_it_was_trained(dtype: Any, tmp_path: Path) -> None:
     """What the policy says with the adapter beside its weights, and with it merged."""
     write_tiny_checkpoint(tmp_path / "model", "qwen2")
     model = load_model(tmp_path / "model", CPU, dtype)
-    adapter = Adapter(model, Lora(rank=2), seed=0)
+    adapter = LoraAdapter(model, LoraConfig(rank=2), seed=0)
     trainer = Trainer(model, Optim(lr=1e-3), 1, adapter)
     for weight in trainer.weights.masters:
         torch.nn.init.normal_(weight, std=0.5)
-    said = trainer.said()
+    said = trainer.run_probe()
     assert said.dtype == dtype
     adapter.save(tmp_path / "adapter")
     base = load_model(tmp_path / "model", CPU, dtype).float()
-    unmerged = said_by_model(load_model(tmp_path / "model", CPU))
-    merged = Adapter(base, Lora(rank=2), 0, tmp_path / "adapter").merged()
-    save_model(tmp_path / "merged", merged, tiny_tokenizer(), said=said)
-    with pytest.raises(UserError, match="another one than the policy"):
-        save_model(tmp_path / "lost", merged, tiny_tokenizer(), said=unmerged)
+    unmerged = probe_model(load_model(tmp_path / "model", CPU))
+    merged = LoraAdapter(base, LoraConfig(rank=2), 0, tmp_path / "adapter").merge()
+    save_model(tmp_path / "merged", merged, tiny_tokenizer(), probe=said)
+    with pytest.raises(UserError, match="differs from the policy"):
+        save_model(tmp_path / "lost", merged, tiny_tokenizer(), probe=unmerged)
 
 
 def test_a_policy_says_the_same_in_training_and_outside(tmp_path: Path) -> None:
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
     trainer = Trainer(load_model(tmp_path / "model", CPU), Optim(lr=1e-3), 1)
-    said = said_by_policy(trainer, model.config, "float32")
-    assert said.proof.distance(said_by_model(model).proof) < 1e-5
+    said = probe_policy(trainer, model.config, "float32")
+    assert said.probe.mean_abs_difference(probe_model(model).probe) < 1e-5
 
 
 def test_what_is_not_a_number_is_no_agreement(tmp_path: Path) -> None:
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
-    said = said_by_model(model)
-    said.proof.logprobs[3] = float("nan")
-    with pytest.raises(UserError, match="are nan nats apart"):
-        require_written(tmp_path / "model", ProbeResult(said.proof, "float32"), "float32")
+    said = probe_model(model)
+    said.probe.logprobs[3] = float("nan")
+    with pytest.raises(UserError, match="differ by nan nats"):
+        require_export_parity(tmp_path / "model", ProbeResult(said.probe, "float32"), "float32")
 
 
-def test_what_another_process_said_is_read_only(tmp_path: Path) -> None:
+def test_a_probe_of_another_process_is_read_only(tmp_path: Path) -> None:
     """Arrays that come from a rank cannot be written to, and nothing wants to."""
     model = load_model(write_tiny_checkpoint(tmp_path / "model", "qwen2"), CPU)
-    said = said_by_model(model)
-    said.proof.logprobs.flags.writeable = False
+    probe = probe_model(model)
+    probe.probe.logprobs.flags.writeable = False
     torch.set_warn_always(True)
     try:
-        require_written(tmp_path / "model", said, "float32")
+        require_export_parity(tmp_path / "model", probe, "float32")
     finally:
         torch.set_warn_always(False)
 
@@ -307,22 +312,22 @@ def test_a_written_model_stops_where_demonstrations_end(name: str, tmp_path: Pat
     file = folder / "generation_config.json"
     stops = list(family.ends(tokenizer))
     file.write_text(json.dumps(read(folder, file.name) | {"eos_token_id": stops, "top_k": 20}))
-    before = find_turn_end(tokenizer, read_ends(folder))
-    add_end(folder, before.token)
-    assert {*read_ends(folder)} == {*stops, tokenizer.convert_tokens_to_ids(family.end)}
+    before = find_turn_end(tokenizer, read_eos_token_ids(folder))
+    add_eos_token(folder, before.token_id)
+    assert {*read_eos_token_ids(folder)} == {*stops, tokenizer.convert_tokens_to_ids(family.end)}
     assert read(folder, file.name)["top_k"] == 20
-    assert find_turn_end(tokenizer, read_ends(folder)).token == before.token
+    assert find_turn_end(tokenizer, read_eos_token_ids(folder)).token_id == before.token_id
     load_model(folder, CPU)
 
 
 def test_a_folder_without_generation_settings_gets_an_end(tmp_path: Path) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     (folder / "generation_config.json").unlink()
-    (known,) = read_ends(folder)
-    add_end(folder, known)
+    (known,) = read_eos_token_ids(folder)
+    add_eos_token(folder, known)
     assert not (folder / "generation_config.json").exists()
-    add_end(folder, 0)
-    assert read_ends(folder) == (known, 0)
+    add_eos_token(folder, 0)
+    assert read_eos_token_ids(folder) == (known, 0)
 
 
 # -- what a configuration adds to the loss ------------------------------------------------------
@@ -330,7 +335,7 @@ def test_a_folder_without_generation_settings_gets_an_end(tmp_path: Path) -> Non
 
 def test_losses_of_a_configuration_are_named() -> None:
     experts = {"num_experts": 4, "moe_intermediate_size": 16}
-    [note] = loss_notes(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.5))
+    [note] = describe_aux_losses(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.5))
     assert note.startswith("router_aux_loss_coef=0.5 of its config.json")
-    assert loss_notes(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.0)) == []
-    assert loss_notes(Qwen2Config()) == []
+    assert describe_aux_losses(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.0)) == []
+    assert describe_aux_losses(Qwen2Config()) == []

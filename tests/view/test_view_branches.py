@@ -14,10 +14,17 @@ from starlette.testclient import TestClient
 
 from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.types import Author, Segment, UserError
-from fieldcraft.view.branches import Sampling, Wish, parse_wish, place_of, results, steps_of
-from fieldcraft.view.index import Index
+from fieldcraft.view.branch_command import (
+    BranchCommand,
+    BranchRequest,
+    label_turns,
+    make_branch_options,
+    parse_branch_request,
+    read_results,
+)
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import load_run_views
 from fieldcraft.view.server import create_app
-from fieldcraft.view.viewed import open_runs
 from view_parts import trajectory, write_run
 
 PLACE = {"run": "one", "part": "rl1", "kind": "evaluation", "number": "1"}
@@ -36,7 +43,7 @@ def write_branch(run: Path) -> None:
     (folder / "thought-1-0a.json").write_text(json.dumps(record))
     (folder / "damaged.json").write_text('{"step": ')
     write_trajectories(folder / "trajectory.jsonl", [trajectory("t1")])
-    write_trajectories(folder / "after-0.jsonl", [trajectory("t1", right=False)])
+    write_trajectories(folder / "after-0.jsonl", [trajectory("t1", correct=False)])
 
 
 @pytest.fixture
@@ -52,21 +59,21 @@ def until(found: Any) -> None:
     raise AssertionError("it never came")
 
 
-def client(run: Path, sampling: Sampling | None = None) -> TestClient:
-    index = Index(run.parent / "i.sqlite")
-    app = create_app(open_runs([run]), index, sampling=sampling)
+def client(run: Path, sampling: BranchCommand | None = None) -> TestClient:
+    index = TrajectoryIndex(run.parent / "i.sqlite")
+    app = create_app(load_run_views([run]), index, branch_command=sampling)
     return TestClient(app, "http://127.0.0.1")
 
 
 @pytest.fixture
-def sampling() -> Iterator[Sampling]:
-    opened = Sampling()
+def sampling() -> Iterator[BranchCommand]:
+    opened = BranchCommand()
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def page(run: Path, sampling: Sampling) -> Iterator[TestClient]:
+def page(run: Path, sampling: BranchCommand) -> Iterator[TestClient]:
     write_branch(run)
     with client(run, sampling) as found:
         until(lambda: found.get("/api/rows").json()["total"] == 15)
@@ -75,8 +82,8 @@ def page(run: Path, sampling: Sampling) -> Iterator[TestClient]:
 
 def test_the_place_of_a_trajectory(run: Path) -> None:
     """Of training, rollouts are counted over the files of all steps: each has four here."""
-    [viewed] = open_runs([run])
-    places = [(f.kind, f.part, place_of(viewed, f, 2)) for f in viewed.files()]
+    [viewed] = load_run_views([run])
+    places = [(f.kind, f.part, make_branch_options(viewed, f, 2)) for f in viewed.iter_files()]
     assert places == [
         ("evaluation", "sft1", [str(run), "--trajectory", "2", "--stage", "sft1"]),
         ("training", "rl1", [str(run), "--trajectory", "2", "--stage", "rl1", "--training"]),
@@ -87,12 +94,12 @@ def test_the_place_of_a_trajectory(run: Path) -> None:
 
 def test_steps_are_turns_and_a_summary_is_none() -> None:
     whole = trajectory(calls=2)
-    assert steps_of(whole) == ["search Kelm", "search Kelm", "answer Sor"]
+    assert label_turns(whole) == ["search Kelm", "search Kelm", "answer Sor"]
     summary = Segment(Author.POLICY, [5], "a summary", [-0.1])
     prompt = Segment(Author.PROMPT, [1], "Where?")
     folded = replace(whole, segments=[*whole.segments[:3], summary, prompt, *whole.segments[3:]])
     folded.folds = [4]
-    assert steps_of(folded) == ["search Kelm", "search Kelm", "answer Sor"]
+    assert label_turns(folded) == ["search Kelm", "search Kelm", "answer Sor"]
 
 
 RUN: Any = SimpleNamespace(  # a run of which one stage is finished
@@ -112,7 +119,7 @@ RUN: Any = SimpleNamespace(  # a run of which one stage is finished
     ],
 )
 def test_a_wish_becomes_options(wish: dict[str, Any], options: list[str]) -> None:
-    assert [*parse_wish(json.dumps(wish).encode()).options(RUN)] == options
+    assert [*parse_branch_request(json.dumps(wish).encode()).make_options(RUN)] == options
 
 
 @pytest.mark.parametrize(
@@ -128,21 +135,24 @@ def test_a_wish_becomes_options(wish: dict[str, Any], options: list[str]) -> Non
 )
 def test_another_wish_is_a_sentence(wish: bytes, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        parse_wish(wish)
+        parse_branch_request(wish)
 
 
 def test_an_edit_needs_a_step_and_a_text() -> None:
-    for wish in (Wish(edit="thought", text="x"), Wish(at=1, edit="thought", text=" ")):
-        with pytest.raises(UserError, match="another thought needs a step and a text"):
-            list(wish.options(RUN))
+    for wish in (
+        BranchRequest(edit="thought", text="x"),
+        BranchRequest(at=1, edit="thought", text=" "),
+    ):
+        with pytest.raises(UserError, match="an edited thought needs a step and a text"):
+            list(wish.make_options(RUN))
 
 
 @pytest.mark.parametrize("model", ["/etc", "../other/sft1", "sft1/", "", "sft2", "sft1\0"])
 def test_only_a_finished_stage_of_the_run_is_sampled_from(model: str) -> None:
     if model:
         with pytest.raises(UserError, match=r"no such model: choose one of its stages \(sft1\)"):
-            list(Wish(model=model).options(RUN))
-    assert "--model" not in list(Wish().options(RUN))
+            list(BranchRequest(model=model).make_options(RUN))
+    assert "--model" not in list(BranchRequest().make_options(RUN))
 
 
 def test_what_came_of_branches(run: Path, page: TestClient) -> None:
@@ -159,11 +169,11 @@ def test_what_came_of_branches(run: Path, page: TestClient) -> None:
 
 def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
     write_branch(run)
-    [viewed] = open_runs([run])
+    [viewed] = load_run_views([run])
     place = [str(run), "--trajectory", "11", "--stage", "rl1"]
-    assert results(viewed, place) == []
+    assert read_results(viewed, place) == []
     (run / "branches" / "rl1-1").rename(run / "branches" / "rl1-11-sft1")
-    assert [found["folder"] for found in results(viewed, place)] == ["rl1-11-sft1"]
+    assert [found["folder"] for found in read_results(viewed, place)] == ["rl1-11-sft1"]
 
 
 def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
@@ -178,7 +188,7 @@ def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_says_why(page: TestClient, sampling: Sampling) -> None:
+def test_a_command_that_fails_says_why(page: TestClient, sampling: BranchCommand) -> None:
     """The run has no model: the sentence of the command reaches the page."""
     got = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')
     assert got.status_code == 202
@@ -189,7 +199,7 @@ def test_a_command_that_fails_says_why(page: TestClient, sampling: Sampling) -> 
 
 
 @pytest.mark.long
-def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: Sampling) -> None:
+def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchCommand) -> None:
     assert sampling.state == {"command": "", "status": 0, "said": ""}
     sampling.start(["branch", "/none", "--trajectory", "0"])
     until(lambda: sampling.state["status"] is not None)

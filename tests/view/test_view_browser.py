@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.records.timeline import append_times
-from fieldcraft.tools.serving import serving
-from fieldcraft.view.index import Index
+from fieldcraft.records.timeline import append_step_times
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import load_run_views
 from fieldcraft.view.server import create_app
-from fieldcraft.view.viewed import open_runs
 from view_parts import HOSTILE, append, step_times, trajectory, write_metrics, write_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -54,8 +54,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def url(runs: tuple[Path, Path]) -> Iterator[str]:
-    app = create_app(open_runs(runs), Index(runs[0].parent / "index.sqlite"))
-    with serving(app, on_end=app.state.end) as address:
+    app = create_app(load_run_views(runs), TrajectoryIndex(runs[0].parent / "index.sqlite"))
+    with serve_in_thread(app, on_shutdown=app.state.end) as address:
         yield address
 
 
@@ -221,8 +221,8 @@ def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path)
     run.mkdir()
     for number in range(MANY):
         append(run / "trajectories.jsonl", trajectory(f"t{number}", question=f"Who is {number}?"))
-    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"))
-    with serving(app, on_end=app.state.end) as address:
+    app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
+    with serve_in_thread(app, on_shutdown=app.state.end) as address:
         page = visit("?view=trajectories", at=address)
         until(page, f"document.querySelector('output').textContent.startsWith('{MANY:,}')")
         page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
@@ -249,9 +249,9 @@ def test_the_strip_of_tokens_shows_what_is_known_of_each(visit: Open) -> None:
     assert page.locator(".token.trained").count() == 4
     page.locator(".token").nth(2).hover()
     until(page, "document.querySelector('.of-token').textContent.includes('entropy')")
-    said = """[...document.querySelectorAll('.of-token div')]
+    message = """[...document.querySelectorAll('.of-token div')]
         .map((e) => [...e.children].map((c) => c.textContent))"""
-    pairs = dict(page.evaluate(said))
+    pairs = dict(page.evaluate(message))
     assert (pairs["id"], pairs["trained"], pairs["ratio"]) == ("4", "yes", "1.25")
     page.get_by_role("button", name="advantage").click()
     until(page, "document.querySelectorAll('.layer-advantages .valued').length === 4")
@@ -307,11 +307,11 @@ def test_the_timeline_says_who_waited(visit: Open) -> None:
 def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> None:
     run = write_run(tmp_path / "live")
     write_metrics(run, "rl1", 3)
-    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"))
-    with serving(app, on_end=app.state.end) as address:
+    app = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "index.sqlite"))
+    with serve_in_thread(app, on_shutdown=app.state.end) as address:
         page = visit("?view=timeline&steps=all", at=address)
         until(page, "document.querySelectorAll('.figures tbody tr').length === 5")
-        append_times(run / "rl1" / "timeline.jsonl", step_times(5))
+        append_step_times(run / "rl1" / "timeline.jsonl", step_times(5))
         until(page, "document.querySelectorAll('.figures tbody tr').length === 6")
         page.get_by_role("link", name="Trajectories").click()
         until(page, "document.querySelector('output')?.textContent === '14 trajectories'")

@@ -10,38 +10,38 @@ from hypothesis import strategies as st
 
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.types import Status, UserError
-from fieldcraft.view.exports import csv_lines, json_lines
-from fieldcraft.view.index import Index, index_path
-from fieldcraft.view.queries import Library, match, parse_query
-from fieldcraft.view.viewed import open_runs
+from fieldcraft.view.exports import iter_csv_lines, iter_json_lines
+from fieldcraft.view.index import TrajectoryIndex, find_index_path
+from fieldcraft.view.queries import TrajectoryLibrary, make_fts_query, parse_query
+from fieldcraft.view.run_view import load_run_views
 from view_parts import HOSTILE, append, trajectory, write_run
 
 
-def library(*runs: Path, index: Path) -> Library:
-    made = Library(open_runs(runs), Index(index))
+def library(*runs: Path, index: Path) -> TrajectoryLibrary:
+    made = TrajectoryLibrary(load_run_views(runs), TrajectoryIndex(index))
     advance(made)
     return made
 
 
-def advance(shown: Library) -> None:
+def advance(shown: TrajectoryLibrary) -> None:
     for run in shown.runs:
-        for file in run.files():
-            while shown.index.advance(file):
+        for file in run.iter_files():
+            while shown.index.index_next_chunk(file):
                 pass
     shown.refresh()
 
 
-def found(shown: Library, **parameters: str) -> list[tuple[Any, ...]]:
-    rows = shown.rows(parse_query(parameters))
+def found(shown: TrajectoryLibrary, **parameters: str) -> list[tuple[Any, ...]]:
+    rows = shown.get_rows(parse_query(parameters))
     return [(row["part"], row["step"], row["number"], row["task"]) for row in rows]
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Library:
+def shown(tmp_path: Path) -> TrajectoryLibrary:
     return library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
 
 
-def test_rows_come_in_the_order_of_the_run(shown: Library) -> None:
+def test_rows_come_in_the_order_of_the_run(shown: TrajectoryLibrary) -> None:
     rows = found(shown)
     assert [part for part, *_ in rows] == ["sft1"] * 3 + ["rl1"] * 11
     assert rows[3] == ("rl1", 0, 0, "q0")
@@ -50,7 +50,7 @@ def test_rows_come_in_the_order_of_the_run(shown: Library) -> None:
     assert found(shown) == [
         (row["part"], row["step"], row["number"], row["task"])
         for page in range(0, 14, 5)
-        for row in shown.rows(parse_query({}), page, 5)
+        for row in shown.get_rows(parse_query({}), page, 5)
     ]
 
 
@@ -79,17 +79,19 @@ def test_rows_come_in_the_order_of_the_run(shown: Library) -> None:
         ({"q": '"'}, 14),
     ],
 )
-def test_filters_and_the_search(shown: Library, parameters: dict[str, str], count: int) -> None:
+def test_filters_and_the_search(
+    shown: TrajectoryLibrary, parameters: dict[str, str], count: int
+) -> None:
     assert shown.count(parse_query(parameters)) == count
     assert len(found(shown, **parameters)) == count
 
 
-def test_every_column_sorts_both_ways(shown: Library) -> None:
-    up = [row["calls"] for row in shown.rows(parse_query({"sort": "calls"}))]
+def test_every_column_sorts_both_ways(shown: TrajectoryLibrary) -> None:
+    up = [row["calls"] for row in shown.get_rows(parse_query({"sort": "calls"}))]
     assert up == sorted(up)
-    down = [row["calls"] for row in shown.rows(parse_query({"sort": "-calls"}))]
+    down = [row["calls"] for row in shown.get_rows(parse_query({"sort": "-calls"}))]
     assert down == up[::-1]
-    steps = [row["step"] for row in shown.rows(parse_query({"sort": "-step"}))]
+    steps = [row["step"] for row in shown.get_rows(parse_query({"sort": "-step"}))]
     assert steps == [4] * 4 + [0] * 4 + [None] * 6  # what is not known comes last
     with pytest.raises(UserError, match="there is no column 'id; DROP'"):
         parse_query({"sort": "id; DROP"})
@@ -97,8 +99,8 @@ def test_every_column_sorts_both_ways(shown: Library) -> None:
         shown.count(parse_query({"calls": "x"}))
 
 
-def test_advantages_and_versions_are_columns(shown: Library) -> None:
-    rows = shown.rows(parse_query({"kind": "training", "step": "4"}))
+def test_advantages_and_versions_are_columns(shown: TrajectoryLibrary) -> None:
+    rows = shown.get_rows(parse_query({"kind": "training", "step": "4"}))
     # of the policy's four tokens
     assert [row["advantage"] for row in rows] == [-0.5, 0.5, -0.5, 0.5]
     assert {row["version"] for row in rows} == {4}
@@ -134,7 +136,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     file.unlink()
     advance(shown)
     assert found(shown, part="rl1", kind="evaluation") == []
-    shown.index.forget_lost()
+    shown.index.drop_missing_files()
     assert shown.count(parse_query({})) == 11
 
 
@@ -145,14 +147,14 @@ def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> Non
     file.write_text("\n".join([lines[0], '{"task": 1', "", lines[2], ""]))
     shown = library(run, index=tmp_path / "index.sqlite")
     assert [row[2] for row in found(shown, part="rl1", kind="evaluation")] == [0, 3]
-    assert shown.progress()["notes"] == [f"{file}, line 2 holds no trajectory."]
+    assert shown.get_progress()["notes"] == [f"{file}, line 2 holds no trajectory."]
 
 
 def test_two_pages_share_an_index_and_each_sees_its_runs(tmp_path: Path) -> None:
     one = library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
     two = library(write_run(tmp_path / "two"), index=tmp_path / "index.sqlite")
-    assert {row["run"] for row in two.rows(parse_query({}))} == {"two"}
-    assert {row["run"] for row in one.rows(parse_query({}))} == {"one"}
+    assert {row["run"] for row in two.get_rows(parse_query({}))} == {"two"}
+    assert {row["run"] for row in one.get_rows(parse_query({}))} == {"one"}
     assert one.count(parse_query({"q": "dro"})) == two.count(parse_query({"q": "dro"})) == 2
 
 
@@ -171,10 +173,10 @@ def test_the_index_is_in_the_folder_for_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert index_path().parent == tmp_path / "fieldcraft"
+    assert find_index_path().parent == tmp_path / "fieldcraft"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert index_path().parent.exists()
+    assert find_index_path().parent.exists()
 
 
 @given(st.text(max_size=40))
@@ -187,15 +189,15 @@ def test_any_search_is_a_query(tmp_path_factory: pytest.TempPathFactory, words: 
     assert 0 <= _any.count(parse_query({"q": words})) <= 14
 
 
-_any: Library | None = None
+_any: TrajectoryLibrary | None = None
 
 
 def test_words_of_a_search() -> None:
-    assert match("who met") == '"who" "met"*'
-    assert match('"who met" dr') == '"who met" "dr"*'
-    assert match('met "who is"') == '"met" "who is"'
-    assert match('a"b') == '"ab"*'
-    assert match('""') == ""
+    assert make_fts_query("who met") == '"who" "met"*'
+    assert make_fts_query('"who met" dr') == '"who met" "dr"*'
+    assert make_fts_query('met "who is"') == '"met" "who is"'
+    assert make_fts_query('a"b') == '"ab"*'
+    assert make_fts_query('""') == ""
 
 
 def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
@@ -203,11 +205,11 @@ def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
     odd = trajectory("=1+1", question=f"{HOSTILE}\n", status=Status.TRUNCATED)
     append(run / "evaluations" / "rl1.jsonl", odd)
     shown = library(run, index=tmp_path / "index.sqlite")
-    ids = shown.ids(parse_query({"part": "rl1", "kind": "evaluation"}))
-    lines = [json.loads(line) for line in json_lines(shown, ids)]
+    ids = shown.find_ids(parse_query({"part": "rl1", "kind": "evaluation"}))
+    lines = [json.loads(line) for line in iter_json_lines(shown, ids)]
     assert [line["task"]["id"] for line in lines] == ["t0", "t1", "t2", "=1+1"]
     assert lines[-1]["segments"][0]["text"] == f"{HOSTILE}\n"
-    head, *rows = csv_lines(shown, ids)
+    head, *rows = iter_csv_lines(shown, ids)
     assert head.startswith("run,part,kind,number,task,question")
     assert rows[0].startswith(
         "one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True"

@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from fieldcraft.records.trajectories import to_json
-from fieldcraft.view.follow import Follower
-from fieldcraft.view.index import FIRST_PIECE, Index
-from fieldcraft.view.indexing import SHORT, Indexing
-from fieldcraft.view.queries import Library, parse_query
+from fieldcraft.view.follow import IndexUpdater
+from fieldcraft.view.index import FIRST_CHUNK_BYTES, TrajectoryIndex
+from fieldcraft.view.indexing import MAX_INLINE_BYTES, IndexBuilder
+from fieldcraft.view.queries import TrajectoryLibrary, parse_query
+from fieldcraft.view.run_view import TrajectoryFile, load_run_views
 from fieldcraft.view.server import create_app
-from fieldcraft.view.viewed import TrajectoryFile, open_runs
 from view_parts import trajectory
 
 LINES = 4000
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     lines = [f"{to_json(trajectory(f't{number}'))}\n" for number in range(LINES)]
     (folder / "all.jsonl").write_text("".join(lines))
-    assert (folder / "all.jsonl").stat().st_size > 2 * SHORT + FIRST_PIECE
+    assert (folder / "all.jsonl").stat().st_size > 2 * MAX_INLINE_BYTES + FIRST_CHUNK_BYTES
     return folder
 
 
@@ -37,24 +37,24 @@ def the_file(run: Path) -> TrajectoryFile:
     return TrajectoryFile(run / "all.jsonl", "run", "all", "other")
 
 
-def rows(index: Index) -> list[Any]:
-    with index.open() as database:
+def rows(index: TrajectoryIndex) -> list[Any]:
+    with index.connect() as database:
         shown = "number, begin, size, task, answer, calls"
         return database.execute(f"SELECT {shown} FROM rows ORDER BY number").fetchall()
 
 
 def test_a_worker_of_the_lowest_priority_makes_the_same_index(tmp_path: Path, run: Path) -> None:
-    one, two = Index(tmp_path / "one.sqlite"), Index(tmp_path / "two.sqlite")
-    while one.advance(the_file(run)):
+    one, two = TrajectoryIndex(tmp_path / "one.sqlite"), TrajectoryIndex(tmp_path / "two.sqlite")
+    while one.index_next_chunk(the_file(run)):
         pass
-    indexing = Indexing(two)
-    assert indexing.advance(the_file(run))
+    indexing = IndexBuilder(two)
+    assert indexing.index_next_chunk(the_file(run))
     assert indexing._worker is None
-    assert indexing.advance(the_file(run))
+    assert indexing.index_next_chunk(the_file(run))
     worker = indexing._worker
     assert worker is not None
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
-    while indexing.advance(the_file(run)):
+    while indexing.index_next_chunk(the_file(run)):
         pass
     assert rows(one) == rows(two)
     assert len(rows(one)) == LINES
@@ -63,16 +63,16 @@ def test_a_worker_of_the_lowest_priority_makes_the_same_index(tmp_path: Path, ru
 
 
 def test_a_worker_that_dies_is_replaced_and_no_row_comes_twice(tmp_path: Path, run: Path) -> None:
-    index = Index(tmp_path / "index.sqlite")
-    indexing = Indexing(index)
-    assert indexing.advance(the_file(run))
-    assert indexing.advance(the_file(run))
+    index = TrajectoryIndex(tmp_path / "index.sqlite")
+    indexing = IndexBuilder(index)
+    assert indexing.index_next_chunk(the_file(run))
+    assert indexing.index_next_chunk(the_file(run))
     assert indexing._worker is not None
     os.kill(indexing._worker.pid, signal.SIGKILL)
     indexing._worker.wait()
     with pytest.raises(ChildProcessError, match="has ended"):
-        indexing.advance(the_file(run))
-    while indexing.advance(the_file(run)):
+        indexing.index_next_chunk(the_file(run))
+    while indexing.index_next_chunk(the_file(run)):
         pass
     assert [row[0] for row in rows(index)] == list(range(LINES))
     indexing.close()
@@ -85,7 +85,7 @@ def test_the_worker_ends_with_its_input(tmp_path: Path) -> None:
 
 
 def test_the_first_request_has_rows_and_the_others_follow(tmp_path: Path, run: Path) -> None:
-    page = create_app(open_runs([run]), Index(tmp_path / "i.sqlite"))
+    page = create_app(load_run_views([run]), TrajectoryIndex(tmp_path / "i.sqlite"))
     with TestClient(page) as client:
         first = client.get("/api/rows").json()
         assert 5 < len(first["rows"]) <= first["total"]
@@ -99,8 +99,8 @@ def test_an_empty_file_does_not_keep_the_first_rows_back(tmp_path: Path) -> None
     run.mkdir()
     (run / "a.jsonl").write_text('{"half a li')
     (run / "b.jsonl").write_text(f"{to_json(trajectory())}\n")
-    library = Library(open_runs([run]), Index(tmp_path / "i.sqlite"))
-    follower = Follower(library, library.index)
+    library = TrajectoryLibrary(load_run_views([run]), TrajectoryIndex(tmp_path / "i.sqlite"))
+    follower = IndexUpdater(library, library.index)
     follower.start()
     assert library.count(parse_query({})) == 1
     follower.stop()

@@ -12,19 +12,19 @@ from typer.testing import CliRunner
 
 from fieldcraft.cli.main import app as commands
 from fieldcraft.tools.access import is_loopback
-from fieldcraft.tools.serving import config_of
+from fieldcraft.tools.serving import make_server_config
 from fieldcraft.types import UserError
-from fieldcraft.view.index import Index
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import load_run_views
 from fieldcraft.view.server import create_app
-from fieldcraft.view.viewed import open_runs
 from view_parts import HOSTILE, append, trajectory, write_run
 
 TOKEN = "a-token"
 
 
 def client(*runs: Path, token: str | None = None, host: str = "127.0.0.1") -> TestClient:
-    index = Index(runs[0].parent / "index.sqlite")
-    page = config_of(create_app(open_runs(runs), index, token=token), host, token).app
+    index = TrajectoryIndex(runs[0].parent / "index.sqlite")
+    page = make_server_config(create_app(load_run_views(runs), index, token=token), host, token).app
     return TestClient(page, base_url=f"http://{host}:8001", follow_redirects=False)
 
 

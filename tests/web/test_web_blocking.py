@@ -3,7 +3,7 @@
 import pytest
 
 from fieldcraft.types import UserError
-from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
+from fieldcraft.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
 
 DATA = "huggingface.co/datasets/a/b"
 
@@ -30,7 +30,7 @@ DATA = "huggingface.co/datasets/a/b"
     ],
 )
 def test_blocked(url):
-    assert Blocklist([*BENCHMARKS, "blocked.example"]).blocks(url)
+    assert Blocklist([*BENCHMARK_PATTERNS, "blocked.example"]).is_blocked(url)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,14 @@ def test_blocked(url):
     ],
 )
 def test_not_blocked(url):
-    assert not Blocklist([*BENCHMARKS, "blocked.example"]).blocks(url)
+    assert not Blocklist([*BENCHMARK_PATTERNS, "blocked.example"]).is_blocked(url)
 
 
 @pytest.mark.parametrize("pattern", ["https://example.org", "*", "", "/"])
 def test_a_pattern_that_blocks_nothing_or_everything_is_a_mistake(pattern):
-    with pytest.raises(UserError, match=r"blocks nothing: write a host, as in example\.org"):
+    with pytest.raises(
+        UserError, match=r"does not match any URL: write a host, as in example\.org"
+    ):
         Blocklist([pattern])
 
 

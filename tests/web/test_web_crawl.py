@@ -16,12 +16,12 @@ from web_parts import TASK, CountingSite, crawler, failure, use
 
 from bad_servers import OF_AN_ANSWER, OF_HEADERS, answers, drips, raw_server, redirects, resets
 from chat_server import answering, completion
-from fieldcraft.tools.named import make_tool
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import ArgumentError, ToolError, ToolUnavailable, UserError
-from fieldcraft.web import text as web_text
-from fieldcraft.web.crawl import REPEATED, split
-from fieldcraft.web.text import Page
+from fieldcraft.tools.factory import make_tool
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import ArgumentError, ToolError, ToolUnavailableError, UserError
+from fieldcraft.web import page_text
+from fieldcraft.web.crawl import ALREADY_READ_MESSAGE, split_text
+from fieldcraft.web.page_text import PageText
 from virtual_time import Clock, virtually
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
@@ -76,17 +76,17 @@ def test_a_long_page_comes_in_parts():
 
 def test_parts_lose_nothing():
     text = "".join(f"{'x' * (i % 37)} {i}\n" for i in range(400))
-    parts = split(text, 500)
+    parts = split_text(text, 500)
     assert "\n".join(parts).split() == text.split()
     assert max(map(len, parts)) <= 500
-    assert split("", 5) == [""]
-    assert split("a" * 12, 5) == ["aaaaa", "aaaaa", "aa"]
+    assert split_text("", 5) == [""]
+    assert split_text("a" * 12, 5) == ["aaaaa", "aaaaa", "aa"]
 
 
 def test_a_repeated_page_is_not_read_again_in_a_rollout():
     with raw_server(answers(b"<p>Hello there.</p>", "text/html")) as (url, asked):
         tool = crawler()
-        assert use(tool, {"url": url}, {"url": url})[1] == REPEATED
+        assert use(tool, {"url": url}, {"url": url})[1] == ALREADY_READ_MESSAGE
         assert len(asked) == 1
         assert "Hello there." in use(tool, {"url": url})[0]  # another rollout
 
@@ -138,12 +138,12 @@ GZIPPED = gzip.compress(b"<p>Hello there, this was packed.</p>")
         (says(b"SSH-2.0-OpenSSH\r\n"), "not answer as a web server does, or ended too early."),
         (resets, "127.0.0.1 did not answer as a web server does, or ended too early."),
         (redirects, "The page redirects more than 5 times."),
-        (says(b"HTTP/1.1 302 A\r\nlocation: ftp://a/b\r\n\r\n"), "is no address of a web page"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: //a:x/\r\n\r\n"), "redirects to '//a:x/', which is no"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: javascript:1\r\n\r\n"), "is no address of a web page"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: http://[::1\r\n\r\n"), "is no address of a web page"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: ftp://a/b\r\n\r\n"), "is not an address of a web page"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: //a:x/\r\n\r\n"), "to '//a:x/', which is not"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: javascript:1\r\n\r\n"), "is not an address of a web"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: http://[::1\r\n\r\n"), "is not an address of a web"),
         (says(b"HTTP/1.1 302 A\r\nlocation: http://\xff\xfe/\r\n\r\n"), "cannot be reached"),
-        (says(b"HTTP/1.1 302 A\r\nlocation: mailto:a@b\r\n\r\n"), "is no address of a web page"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: mailto:a@b\r\n\r\n"), "is not an address of a web"),
         (says(b"HTTP/1.1 302 A\r\nlocation: http://%00/\r\n\r\n"), "cannot be reached"),
         (says(b"HTTP/1.1 404 A\r\nlocation: javascript:1\r\n\r\n"), "no such page"),
         (says(b"HTTP/1.1 302 A\r\nlocation: //hf.co/datasets/a\r\n\r\n"), "may not be read here."),
@@ -202,7 +202,7 @@ def test_a_packed_page_is_unpacked():
 def test_a_page_that_moved_is_read_where_it_is_now():
     moved = Route("/old", lambda request: RedirectResponse("/new", 301))
     new = Route("/new", lambda request: HTMLResponse("<p>Hello from the new place.</p>"))
-    with serving(Starlette(routes=[moved, new])) as url:
+    with serve_in_thread(Starlette(routes=[moved, new])) as url:
         [text] = use(crawler(), {"url": f"{url}/old"})
         assert text == f"{url}/new\n\nHello from the new place."
         error = failure(crawler(redirects=0), url=f"{url}/old")
@@ -212,11 +212,11 @@ def test_a_page_that_moved_is_read_where_it_is_now():
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "'' is no address of a web page; it begins with http:// or https://."),
-        ("file:///etc/passwd", "'file:///etc/passwd' is no address of a web page"),
-        ("http://", "is no address of a web page"),
+        ("", "'' is not an address of a web page; it begins with http:// or https://."),
+        ("file:///etc/passwd", "'file:///etc/passwd' is not an address of a web page"),
+        ("http://", "is not an address of a web page"),
         ("http://a:b@c/", "Addresses with a name and a password are not read."),
-        ("http://[::1", "is no address of a web page"),
+        ("http://[::1", "is not an address of a web page"),
         ("http://no-such-name.invalid/", "no-such-name.invalid cannot be reached."),
         ("huggingface.co/datasets/a", "The page may not be read here."),
         ("https://blocked.example/", "The page may not be read here."),
@@ -249,7 +249,10 @@ def test_a_host_is_asked_once_at_a_time():
 
 def test_a_summary_is_about_the_question():
     app, got = answering(completion("Ada was born in Rome."))
-    with serving(app) as model, raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _):
+    with (
+        serve_in_thread(app) as model,
+        raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _),
+    ):
         tool = crawler(summary={"url": f"{model}/v1", "model": "m"})
         assert use(tool, {"url": url}) == [f"Summary of {url}\n\nAda was born in Rome."]
     user = got[0]["messages"][1]["content"]
@@ -259,9 +262,12 @@ def test_a_summary_is_about_the_question():
 
 def test_a_summary_that_fails_is_no_fault_of_the_page():
     app, _ = answering(Response("no", 400))
-    with serving(app) as model, raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _):
+    with (
+        serve_in_thread(app) as model,
+        raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _),
+    ):
         error = failure(crawler(summary={"url": f"{model}/v1", "model": "m"}), url=url)
-    assert isinstance(error, ToolUnavailable)
+    assert isinstance(error, ToolUnavailableError)
     assert str(error).startswith("No summary could be made: status 400")
 
 
@@ -270,8 +276,11 @@ def test_a_summary_that_fails_is_no_fault_of_the_page():
     [
         ({"seconds": 0}, "the setting 'seconds' of the tool 'crawl_page' is wrong: it must be gr"),
         ({"second": 1}, "the tool 'crawl_page' has no setting 'second'; did you mean 'seconds'?"),
-        ({"block": ["https://a"]}, "'https://a' blocks nothing: write a host"),
-        ({"cache": "a", "record": "b"}, "in one way: give one of 'cache' and 'record'."),
+        ({"block": ["https://a"]}, "'https://a' does not match any URL: write a host"),
+        (
+            {"cache": "a", "record": "b"},
+            "has one response cache: set only one of 'cache' and 'record'.",
+        ),
         (
             {"summary": {"url": "http://a"}},
             "setting 'summary.model' of the tool 'crawl_page' is wrong: it is m",
@@ -286,22 +295,22 @@ def test_wrong_settings_are_a_sentence(settings, sentence):
 
 def test_the_text_of_a_page_is_found_once(monkeypatch):
     found = []
-    pool = web_text._processes()
-    ask = pool.ask
+    pool = page_text._get_pool()
+    ask = pool.request
 
     def asked(question):
         found.append(question["url"])
         return ask(question)
 
-    monkeypatch.setattr(pool, "ask", asked)
-    texts = web_text.PageTexts()
+    monkeypatch.setattr(pool, "request", asked)
+    texts = page_text.PageTextReader()
 
     def read(*page):
-        return asyncio.run(texts.of(*page))
+        return asyncio.run(texts.read(*page))
 
     for _ in range(3):
-        assert read(b"<p>a</p>", "text/html", "http://x/1") == Page("a")
-    assert read(b"<p>b</p>", "text/html", "http://x/1") == Page("b")  # the page has changed
+        assert read(b"<p>a</p>", "text/html", "http://x/1") == PageText("a")
+    assert read(b"<p>b</p>", "text/html", "http://x/1") == PageText("b")  # the page has changed
     read(b"<p>a</p>", "text/html", "http://x/2")  # its links may be relative
     assert found == ["http://x/1", "http://x/1", "http://x/2"]
 
@@ -309,26 +318,26 @@ def test_the_text_of_a_page_is_found_once(monkeypatch):
 @pytest.fixture
 def impatient(monkeypatch):
     """Pages have a moment of CPU time."""
-    web_text._processes.cache_clear()
-    monkeypatch.setattr(web_text, "PAGE_SECONDS", 0.05)
+    page_text._get_pool.cache_clear()
+    monkeypatch.setattr(page_text, "PAGE_TIMEOUT_SECONDS", 0.05)
     yield
-    web_text._processes().close()
-    web_text._processes.cache_clear()
+    page_text._get_pool().close()
+    page_text._get_pool.cache_clear()
 
 
 def test_a_page_that_takes_too_long_is_given_up(impatient):
     """The process that reads it is killed, and another one reads the next page."""
     long = b"<a href=x>a</a>" * 10**5
-    texts = web_text.PageTexts()
+    texts = page_text.PageTextReader()
     with pytest.raises(ToolError, match=r"could not be read in 0\.05 s"):
-        asyncio.run(texts.of(long, "text/html", "http://x/1"))
-    assert asyncio.run(texts.of(b"short", "text/plain", "http://x/2")) == Page("short")
+        asyncio.run(texts.read(long, "text/html", "http://x/1"))
+    assert asyncio.run(texts.read(b"short", "text/plain", "http://x/2")) == PageText("short")
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "RAW-unicode-escape"])
 def test_codecs_that_are_no_charsets_are_passed_over(charset):
     kind = f"text/plain; charset={charset}"
-    assert web_text.read_page(rb"a\u0062-c", kind, "http://x/") == Page(r"a\u0062-c")
+    assert page_text.read_page(rb"a\u0062-c", kind, "http://x/") == PageText(r"a\u0062-c")
 
 
 def test_without_the_libraries_the_sentence_says_what_to_install(monkeypatch):

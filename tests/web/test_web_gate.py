@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fieldcraft.web.gate import HostGate
+from fieldcraft.web.rate_limit import HostRateLimiter
 
 
 @pytest.fixture
@@ -15,32 +15,32 @@ def waits(monkeypatch):
     async def sleep(seconds):
         noted.append(max(seconds, 0.0))
 
-    monkeypatch.setattr("fieldcraft.web.gate.asyncio.sleep", sleep)
+    monkeypatch.setattr("fieldcraft.web.rate_limit.asyncio.sleep", sleep)
     return noted
 
 
 async def visit(gate, *hosts):
     for host in hosts:
-        async with gate.turn(host):
+        async with gate.slot(host):
             pass
 
 
 def test_a_host_waits_and_others_do_not(waits):
-    asyncio.run(visit(HostGate(1, 100.0), "a", "b", "a", "a", "b"))
+    asyncio.run(visit(HostRateLimiter(1, 100.0), "a", "b", "a", "a", "b"))
     assert [round(wait, -1) for wait in waits] == [0, 0, 100, 100, 100]
 
 
 def test_hosts_with_several_places_wait_from_start_to_start(waits):
-    asyncio.run(visit(HostGate(3, 100.0), "a", "a", "a"))
+    asyncio.run(visit(HostRateLimiter(3, 100.0), "a", "a", "a"))
     assert [round(wait, -1) for wait in waits] == [0, 100, 200]
 
 
 def test_a_failed_request_gives_its_place_back(waits):
-    gate = HostGate(1, 0.0)
+    gate = HostRateLimiter(1, 0.0)
 
     async def fails():
         with pytest.raises(ValueError, match="no page"):
-            async with gate.turn("a"):
+            async with gate.slot("a"):
                 raise ValueError("no page")
         await asyncio.wait_for(visit(gate, "a"), 300)
 

@@ -13,10 +13,10 @@ from web_parts import TASK, crawler, failure, searcher, use
 
 from bad_servers import answers, raw_server, resets
 from chat_server import answering, completion
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
-from fieldcraft.web import kept
-from fieldcraft.web.kept import Answer, Asked, Keeping, Kept
+from fieldcraft.web import response_cache
+from fieldcraft.web.response_cache import CachedResponse, CacheMode, RequestKey, ResponseCache
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -32,7 +32,7 @@ def test_a_cache_is_used_until_it_is_old(tmp_path, monkeypatch):
         assert use(crawler(cache=str(tmp_path), cache_hours=2), {"url": url}) == first
         assert len(asked) == 1
         real = time.time
-        monkeypatch.setattr(kept.time, "time", lambda: real() + 2 * 3600 + 1)
+        monkeypatch.setattr(response_cache.time, "time", lambda: real() + 2 * 3600 + 1)
         assert "Something else." in use(tool, {"url": url})[0]
         assert "Something else." in use(tool, {"url": url})[0]
     assert len(asked) == 2
@@ -61,13 +61,13 @@ def test_processes_share_a_cache(tmp_path):
     program = """
 import asyncio, sys
 from pathlib import Path
-from fieldcraft.web.kept import Answer, Asked, Keeping, Kept
+from fieldcraft.web.response_cache import CachedResponse, RequestKey, CacheMode, ResponseCache
 
 async def main():
-    store = Kept(Path(sys.argv[1]), Keeping.RECORD, 1)
+    store = ResponseCache(Path(sys.argv[1]), CacheMode.RECORD, 1)
     for n in range(12):
-        async def ask(): return Answer(content=sys.argv[2].encode(), way=("http://a",))
-        answer = await store.answer(Asked("GET", f"http://a/{n}"), ask)
+        async def ask(): return CachedResponse(content=sys.argv[2].encode(), way=("http://a",))
+        answer = await store.get_or_fetch(RequestKey("GET", f"http://a/{n}"), ask)
         print(answer.content.decode())
 asyncio.run(main())
 """
@@ -103,8 +103,8 @@ def test_a_recorded_run_is_repeated_offline_byte_for_byte(tmp_path, monkeypatch)
     search_app, _ = engine(JSONResponse({"results": HITS}))
     model_app, _ = answering(completion("A summary."))
     with (
-        serving(search_app) as search_url,
-        serving(model_app) as model_url,
+        serve_in_thread(search_app) as search_url,
+        serve_in_thread(model_app) as model_url,
         raw_server(PAGE) as (good, _),
         raw_server(GONE) as (gone, _),
         raw_server(resets) as (broken, _),
@@ -154,13 +154,15 @@ def test_a_folder_that_cannot_keep_answers_is_a_sentence(tmp_path, keeping):
 
 
 def test_answers_survive_their_way_to_the_disk(tmp_path):
-    given = Answer(status=200, kind="a", content=bytes(range(256)), way=("http://a",))
+    given = CachedResponse(status=200, kind="a", content=bytes(range(256)), way=("http://a",))
 
-    async def ask() -> Answer:
+    async def ask() -> CachedResponse:
         return given
 
-    asked = Asked("POST", "http://a", {"b": 1, "a": "ü"})
-    store = Kept(tmp_path, Keeping.RECORD, 1)
-    assert asyncio.run(store.answer(asked, ask)) == given
-    assert asked.key == Asked("POST", "http://a", json.loads('{"a": "ü", "b": 1}')).key
-    assert asyncio.run(Kept(tmp_path, Keeping.REPLAY, 1).answer(asked, ask)) == given
+    asked = RequestKey("POST", "http://a", {"b": 1, "a": "ü"})
+    store = ResponseCache(tmp_path, CacheMode.RECORD, 1)
+    assert asyncio.run(store.get_or_fetch(asked, ask)) == given
+    assert asked.key == RequestKey("POST", "http://a", json.loads('{"a": "ü", "b": 1}')).key
+    assert (
+        asyncio.run(ResponseCache(tmp_path, CacheMode.REPLAY, 1).get_or_fetch(asked, ask)) == given
+    )

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.types import ToolError
-from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
+from fieldcraft.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
 from fieldcraft.web.fetch import parse_url
+from fieldcraft.web.page_text import read_page
 from fieldcraft.web.providers import PROVIDERS
-from fieldcraft.web.text import read_page
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -60,8 +60,8 @@ def test_an_address_is_one_of_the_web_or_refused(text):
 
 @given(URLS, st.text("ab/?#&%=é\ud800", max_size=20))
 def test_every_address_is_blocked_or_not(text, rest):
-    assert Blocklist(BENCHMARKS).blocks(text) in (True, False)
-    assert Blocklist(BENCHMARKS).blocks(f"https://hf.co/datasets/a{rest}")
+    assert Blocklist(BENCHMARK_PATTERNS).is_blocked(text) in (True, False)
+    assert Blocklist(BENCHMARK_PATTERNS).is_blocked(f"https://hf.co/datasets/a{rest}")
     assert has_canary(f"{text} canary GUID {text}")
 
 
@@ -80,6 +80,6 @@ def test_every_page_is_text_or_refused(content, kind):
 @given(st.sampled_from([*PROVIDERS]), ODD.map(lambda t: t.encode(errors="replace")), ODD)
 def test_every_answer_of_an_engine_is_read_or_refused(name, content, query):
     with contextlib.suppress(ValueError):
-        PROVIDERS[name].results(content)
+        PROVIDERS[name].parse_results(content)
     query = query.encode(errors="replace").decode()
-    assert PROVIDERS[name].request("http://a", "k", query, 1).url.startswith("http://a/")
+    assert PROVIDERS[name].build_request("http://a", "k", query, 1).url.startswith("http://a/")

@@ -5,22 +5,24 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from fieldcraft.web.providers import PROVIDERS, Request, Result
+from fieldcraft.web.providers import PROVIDERS, SearchRequest, SearchResult
 
 ASKED = {
-    "serper": Request("POST", "http://s/search", {"X-API-KEY": "k"}, {"q": "ada & bo", "num": 3}),
-    "tavily": Request(
+    "serper": SearchRequest(
+        "POST", "http://s/search", {"X-API-KEY": "k"}, {"q": "ada & bo", "num": 3}
+    ),
+    "tavily": SearchRequest(
         "POST",
         "http://s/search",
         {"Authorization": "Bearer k"},
         {"query": "ada & bo", "max_results": 3},
     ),
-    "brave": Request(
+    "brave": SearchRequest(
         "GET",
         "http://s/res/v1/web/search?q=ada+%26+bo&count=3",
         {"X-Subscription-Token": "k", "Accept": "application/json"},
     ),
-    "searxng": Request("GET", "http://s/search?q=ada+%26+bo&format=json"),
+    "searxng": SearchRequest("GET", "http://s/search?q=ada+%26+bo&format=json"),
 }
 ANSWERS = {
     "serper": {
@@ -66,28 +68,30 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_request(name):
-    assert PROVIDERS[name].request("http://s", "k", "ada & bo", 3) == ASKED[name]
+    assert PROVIDERS[name].build_request("http://s", "k", "ada & bo", 3) == ASKED[name]
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_results(name):
-    assert PROVIDERS[name].results(json.dumps(ANSWERS[name]).encode()) == [
-        Result("Ada", "http://a", "Born in Rome."),
-        Result("Bo", "http://b", ""),
+    assert PROVIDERS[name].parse_results(json.dumps(ANSWERS[name]).encode()) == [
+        SearchResult("Ada", "http://a", "Born in Rome."),
+        SearchResult("Bo", "http://b", ""),
     ]
 
 
 def test_brave_without_results():
-    assert PROVIDERS["brave"].results(b'{"type": "search", "query": {}}') == []
+    assert PROVIDERS["brave"].parse_results(b'{"type": "search", "query": {}}') == []
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b'{"message": "no"}'])
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_another_answer_is_an_error(name, content):
     with pytest.raises(ValidationError):
-        PROVIDERS[name].results(content)
+        PROVIDERS[name].parse_results(content)
 
 
 def test_entities_and_lines_are_plain_text():
     content = b'{"results": [{"url": "http://a/\\nb", "title": "A &amp;  B\\n", "content": "x<y"}]}'
-    assert PROVIDERS["searxng"].results(content) == [Result("A & B", "http://a/b", "x<y")]
+    assert PROVIDERS["searxng"].parse_results(content) == [
+        SearchResult("A & B", "http://a/b", "x<y")
+    ]

@@ -9,11 +9,11 @@ from starlette.routing import Route
 from web_parts import TASK, CountingSite, failure, searcher, use
 
 from bad_servers import OF_AN_ANSWER, drips, is_endless, raw_server, resets
-from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.factory import make_tool
 from fieldcraft.tools.search.index import build_index
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import ToolError, ToolUnavailable, UserError
-from fieldcraft.web.search import REPEATED
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import ToolError, ToolUnavailableError, UserError
+from fieldcraft.web.search import ALREADY_SEARCHED_MESSAGE
 from virtual_time import Clock, virtually
 
 HITS = [
@@ -39,26 +39,26 @@ def engine(*responses: Response):
 
 def test_results_are_numbered_and_copies_of_benchmarks_are_left_out():
     app, got = engine(JSONResponse({"results": HITS}))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         [text] = use(searcher(f"{url}/search", topk=2), {"query": "where was Ada born?"})
     assert text == "1. Ada\nhttp://a/1\nBorn in Rome.\n\n2. Bo\nhttp://a/3"
     assert dict(got[0].query_params) == {"q": "where was Ada born?", "format": "json"}
 
 
 def test_nothing_found():
-    with serving(engine(JSONResponse({"results": HITS[1:3]}))[0]) as url:
+    with serve_in_thread(engine(JSONResponse({"results": HITS[1:3]}))[0]) as url:
         assert use(searcher(url), {"query": "ada"}) == ["No result."]
 
 
 def test_a_repeated_query_is_told_so_within_a_rollout():
     app, got = engine(PlainTextResponse("busy", 500), JSONResponse({"results": HITS}))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = searcher(url)
-        assert isinstance(failure(tool, query="ada"), ToolUnavailable)
+        assert isinstance(failure(tool, query="ada"), ToolUnavailableError)
         first, again, other = use(
             tool, {"query": "Ada  Lind"}, {"query": " ada lind "}, {"query": "bo"}
         )
-        assert first == other != again == REPEATED
+        assert first == other != again == ALREADY_SEARCHED_MESSAGE
         assert use(tool, {"query": "ada lind"}) == [first]
     assert len(got) == 4
 
@@ -68,17 +68,17 @@ def test_a_failed_search_is_not_remembered_as_done():
 
     async def rollout(tool):
         async with tool.open(TASK) as opened:
-            with pytest.raises(ToolUnavailable):
+            with pytest.raises(ToolUnavailableError):
                 await opened(query="ada")
             return await opened(query="ada")
 
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         assert asyncio.run(rollout(searcher(url))).startswith("1. Ada")
 
 
 def test_a_busy_engine_is_asked_again():
     app, got = engine(PlainTextResponse("busy", 429), JSONResponse({"results": []}))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         assert use(searcher(url, retries=1), {"query": "ada"}) == ["No result."]
     assert len(got) == 2
 
@@ -87,13 +87,17 @@ def test_a_busy_engine_is_asked_again():
     ("response", "kind", "sentence"),
     [
         (Response("", 422), ToolError, "The search engine refuses the query (status 422)."),
-        (Response("", 500), ToolUnavailable, "The search engine failed with status 500."),
-        (Response("<html>"), ToolUnavailable, "The search engine's answer cannot be read."),
-        (JSONResponse({"results": 3}), ToolUnavailable, "The search engine's answer cannot be"),
+        (Response("", 500), ToolUnavailableError, "The search engine failed with status 500."),
+        (Response("<html>"), ToolUnavailableError, "The search engine's answer cannot be read."),
+        (
+            JSONResponse({"results": 3}),
+            ToolUnavailableError,
+            "The search engine's answer cannot be",
+        ),
     ],
 )
 def test_a_search_that_fails_is_a_sentence(response, kind, sentence):
-    with serving(engine(response)[0]) as url:
+    with serve_in_thread(engine(response)[0]) as url:
         error = failure(searcher(url), query="ada")
     assert type(error) is kind
     assert str(error).startswith(sentence)
@@ -103,7 +107,7 @@ def test_a_search_that_fails_is_a_sentence(response, kind, sentence):
 def test_a_broken_engine_is_given_up(behaviour):
     with raw_server(behaviour) as (url, _):
         error = failure(searcher(url, seconds=600), query="ada")
-    assert type(error) is ToolUnavailable
+    assert type(error) is ToolUnavailableError
     assert str(error) == "The search engine does not answer."
 
 
@@ -111,7 +115,7 @@ def test_a_slow_engine_is_given_up():
     clock = Clock()
     with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, _):
         error = failure(searcher(url, seconds=100), clock.run, query="ada")
-    assert type(error) is ToolUnavailable
+    assert type(error) is ToolUnavailableError
     assert str(error) == "The search engine does not answer."
 
 
@@ -122,7 +126,7 @@ def test_an_empty_query_is_a_sentence():
 def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     app, got = engine(JSONResponse({"organic": []}), Response("", 403))
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = searcher(url, provider="serper", api_key_env="MY_KEY")
         assert use(tool, {"query": "ada"}) == ["No result."]
         with pytest.raises(UserError) as error:
@@ -156,7 +160,7 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
     tool = make_tool("web_search", {"provider": "index", "index": str(tmp_path / "index")})
     assert use(tool, {"query": "Rome born"}, {"query": "rome  born"}) == [
         "1. Ada\nhttp://a/ada\nAda was born in Rome.\n\n2. Bo\nBo was born in Oslo.",
-        REPEATED,
+        ALREADY_SEARCHED_MESSAGE,
     ]
 
 
@@ -166,8 +170,8 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
         ({}, "the tool 'web_search' needs the setting 'provider'"),
         ({"provider": "bing"}, "'serper', 'tavily', 'brave', 'searxng' or 'index', not 'bing'"),
         ({"provider": "searxng"}, "needs the url of a searxng server: add 'url: http://HOST:"),
-        ({"provider": "searxng", "url": "localhost:1"}, "is no url of a search engine; write"),
-        ({"provider": "searxng", "url": "http://u:p@a"}, "is no url of a search engine; write"),
+        ({"provider": "searxng", "url": "localhost:1"}, "is not a url of a search engine; write"),
+        ({"provider": "searxng", "url": "http://u:p@a"}, "is not a url of a search engine; write"),
         ({"provider": "serper"}, "set the environment variable SERPER_API_KEY, or name another"),
         ({"provider": "brave", "api_key_env": "MINE"}, "set the environment variable MINE, or"),
         ({"provider": "index"}, "needs both 'provider: index' and 'index: FOLDER' to search"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.factory import make_tool
 from fieldcraft.types import Task, ToolError
 
 TASK = Task("t", "Where was Ada born?", ("Rome",))

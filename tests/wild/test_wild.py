@@ -18,20 +18,20 @@ from typing import Any
 import pytest
 import yaml
 
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.pairs import read_pairs
-from fieldcraft.data.records import records
-from fieldcraft.data.sources import INVALID, UNANSWERABLE, read_questions
-from fieldcraft.data.steps_io import step_records
+from fieldcraft.data.pair_files import read_any_pairs
+from fieldcraft.data.records import read_records
+from fieldcraft.data.steps_io import serialise_steps
+from fieldcraft.data.tasks import INVALID_REASON, UNANSWERABLE_REASON, read_task_file
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.rewards.grading import MATH, grader_of
-from fieldcraft.rewards.programs import StdinTests, UnitTests
-from fieldcraft.runs.build import make_correct
+from fieldcraft.rewards.grading import MATH, resolve_grader
+from fieldcraft.rewards.programs import StdinTestReward, UnitTestReward
+from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.tools.search.passages import Passage, read_corpus
-from fieldcraft.types import Answer, Step, Task, UserError
+from fieldcraft.types import Answer, DemoStep, Task, UserError
 from unguarded import Unguarded
 
 HERE = Path(__file__).parent
@@ -43,9 +43,9 @@ EXPECTED: dict[str, Any] = {
 }
 DOCS = HERE.parents[1] / "docs" / "lab-notes" / "file-formats.md"
 READERS: dict[str, Callable[..., tuple[Sequence[Any], Counter[str]]]] = {
-    "tasks": read_questions,
-    "demonstrations": read_shown,
-    "pairs": read_pairs,
+    "tasks": read_task_file,
+    "demonstrations": read_any_demonstrations,
+    "pairs": read_any_pairs,
 }
 
 
@@ -58,13 +58,15 @@ def graded(tasks: Sequence[Task], expected: dict[str, Any]) -> None:
     [task] = [t for t in tasks if t.question.endswith(_end(expected["of"], t))]
     assert list(task.answers) == expected["gold"]
     assert expected.get("meta", {}).items() <= task.meta.items()
-    assert grader_of(task) == expected["grader"]
+    assert resolve_grader(task) == expected["grader"]
     if expected["grader"] == MATH:
         pytest.importorskip("math_verify", reason="mathematics needs the extra code")
     recipe = parse_recipe({"recipe": "wild", "world": {"name": "atlas"}, "stages": STAGES})
     assert recipe.correct == "auto"
-    grader = Grader(make_correct(recipe, UnitTests(Unguarded()), StdinTests(Unguarded())))
-    verdicts = [asyncio.run(grader.right(task, [Answer(expected[k])])) for k in ("right", "wrong")]
+    grader = Grader(
+        make_verdict_reward(recipe, UnitTestReward(Unguarded()), StdinTestReward(Unguarded()))
+    )
+    verdicts = [asyncio.run(grader.grade(task, [Answer(expected[k])])) for k in ("right", "wrong")]
     assert verdicts == [True, False]
 
 
@@ -76,8 +78,8 @@ def _end(question: str, task: Task) -> str:
     return f"<user> {question} </user>" if "calls" in task.meta else question
 
 
-def shown(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    return step_records(steps)
+def as_records(steps: Sequence[DemoStep]) -> list[dict[str, Any]]:
+    return serialise_steps(steps)
 
 
 def test_every_file_is_expected() -> None:
@@ -91,17 +93,17 @@ def test_it_is_read_as_expected(name: str) -> None:
     assert len(read) == expected["read"]
     assert left_out == expected.get("left_out", {})
     if "agreed" in expected:  # more than a tenth is not understood
-        with pytest.raises(UserError, match=r"would be left out .* agree by max_left_out="):
+        with pytest.raises(UserError, match=r"would be left out .* allow it with max_left_out="):
             READERS[expected["key"]](FILES / name)
     else:
-        assert left_out.keys() <= {UNANSWERABLE, INVALID}
+        assert left_out.keys() <= {UNANSWERABLE_REASON, INVALID_REASON}
 
 
 @of_key("tasks", "demonstrations")
 def test_it_is_graded_as_expected(name: str) -> None:
     """A file of demonstrations is one of questions, too, graded by what each ends in."""
     expected = EXPECTED[name]
-    tasks, _ = read_questions(FILES / name, expected.get("agreed", 0.1))
+    tasks, _ = read_task_file(FILES / name, expected.get("agreed", 0.1))
     for one in (expected, *expected.get("also", ())):
         graded(tasks, one)
 
@@ -109,22 +111,24 @@ def test_it_is_graded_as_expected(name: str) -> None:
 @of_key("demonstrations")
 def test_its_steps_are_those_expected(name: str) -> None:
     expected = EXPECTED[name]
-    found, _ = read_shown(FILES / name, expected.get("agreed", 0.1))
-    assert [shown(s) for t, s in found if t.question == expected["of"]] == [expected["steps"]]
+    found, _ = read_any_demonstrations(FILES / name, expected.get("agreed", 0.1))
+    assert [as_records(s) for t, s in found if t.question == expected["of"]] == [expected["steps"]]
 
 
 @of_key("pairs")
 def test_its_sides_are_those_expected(name: str) -> None:
     expected = EXPECTED[name]
-    pairs, _ = read_pairs(FILES / name, expected.get("agreed", 0.1))
+    pairs, _ = read_any_pairs(FILES / name, expected.get("agreed", 0.1))
     [pair] = [pair for pair in pairs if pair.task.question == expected["of"]]
-    assert shown(pair.chosen) == expected["chosen"]
-    assert shown(pair.rejected) == expected["rejected"]
+    assert as_records(pair.chosen) == expected["chosen"]
+    assert as_records(pair.rejected) == expected["rejected"]
 
 
 @pytest.mark.parametrize("name", [n for n, e in EXPECTED.items() if "passages" in e])
 def test_its_passages_are_a_corpus(name: str, tmp_path: Path) -> None:
-    passages = list(read_corpus(Corpus(FILES / name).ensure(tmp_path / "corpus.jsonl")))
+    passages = list(
+        read_corpus(CorpusFile(FILES / name).ensure_passages(tmp_path / "corpus.jsonl"))
+    )
     assert len(passages) == EXPECTED[name]["passages"]
     if "first" in EXPECTED[name]:
         assert passages[0] == Passage(*EXPECTED[name]["first"])
@@ -136,7 +140,7 @@ REFUSED = [(name, key) for name, e in EXPECTED.items() for key in e.get("refused
 @pytest.mark.parametrize(("name", "key"), REFUSED)
 def test_another_key_says_where_it_belongs(name: str, key: str, tmp_path: Path) -> None:
     def as_corpus(path: Path) -> Path:
-        return Corpus(path).ensure(tmp_path / "c.jsonl")
+        return CorpusFile(path).ensure_passages(tmp_path / "c.jsonl")
 
     with pytest.raises(UserError) as raised:
         (as_corpus if key == "corpus" else READERS[key])(FILES / name)
@@ -158,7 +162,7 @@ def test_it_is_the_same_in_another_file(name: str, ending: str, tmp_path: Path) 
         return
     expected = EXPECTED[name]
     same = tmp_path / f"{Path(name).stem}.{ending.removesuffix('.gz')}"
-    write_records([record for _, record in records(FILES / name)], same)
+    write_records([record for _, record in read_records(FILES / name)], same)
     if ending.endswith(".gz"):
         packed = same.with_name(f"{same.name}.gz")
         packed.write_bytes(gzip.compress(same.read_bytes()))
@@ -174,4 +178,4 @@ def test_the_page_on_file_formats_has_every_shape() -> None:
 
 def test_the_files_are_small() -> None:
     assert all(len(path.read_bytes()) < 6000 for path in FILES.iterdir())
-    assert all(json.dumps(record) for path in FILES.iterdir() for _, record in records(path))
+    assert all(json.dumps(record) for path in FILES.iterdir() for _, record in read_records(path))

@@ -7,9 +7,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.types import Action, Answer, Dialect, Observation, Step, Task, Thought, Trajectory
-from fieldcraft.worlds.base import Decision, Oracle, Schemas, World
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.types import (
+    Answer,
+    DemoStep,
+    Dialect,
+    Observation,
+    Task,
+    Thought,
+    ToolCall,
+    Trajectory,
+)
+from fieldcraft.worlds.base import JsonSchemas, OracleDecision, World, WorldOracle
 
 WORDS = ("stone", "river", "cloud", "ember", "field")
 
@@ -20,7 +29,7 @@ class CodeBook(World):
 
     splits: ClassVar = {"heldout": "Codes of no training", "train": "Codes of the training"}
     datasets: ClassVar = ("base", "demonstrations")
-    toolless: ClassVar = ("base",)
+    toolless_datasets: ClassVar = ("base",)
 
     def __init__(self, seed: int, codes: Annotated[int, Field(ge=3)] = 30) -> None:
         super().__init__(seed)
@@ -57,9 +66,9 @@ class CodeBook(World):
         ]
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        codes = self.regions["taught"] if data == "base" else self.regions["train"]
+        codes = self.regions["taught"] if dataset == "base" else self.regions["train"]
         tasks = [self.task(code, "train") for code in codes] * 10
         return [
             encode_demonstration(task, self.oracle.demonstration(task), dialect, tools)
@@ -77,30 +86,32 @@ class CodeBook(World):
         yield from ("I must search. ", *(f"{tag} {tag}\n" for tag in tags), "\\boxed{")
 
 
-class BookOracle(Oracle):
+class BookOracle(WorldOracle):
     """It states what is taught or was found, and else searches."""
 
     def __init__(self, book: CodeBook) -> None:
         self.book = book
 
-    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
+    def next_step(self, task: Task, history: Sequence[DemoStep]) -> DemoStep:
         code = task.meta["code"]
         known, found = self.book.says(code)
-        if so_far and isinstance(so_far[-1], Action):
+        if history and isinstance(history[-1], ToolCall):
             return found
-        if any(isinstance(step, Thought) and known.text in step.text for step in so_far):
+        if any(isinstance(step, Thought) and known.text in step.text for step in history):
             return Answer(self.book.meaning[code])
-        return known if task.meta["known"] or found in so_far else Action("search", {"query": code})
+        return (
+            known if task.meta["known"] or found in history else ToolCall("search", {"query": code})
+        )
 
-    def least_calls(self, task: Task) -> int:
+    def optimal_calls(self, task: Task) -> int:
         return int(not task.meta["known"])
 
-    def guess(self, task: Task, rng: random.Random) -> list[Step]:
+    def guess(self, task: Task, rng: random.Random) -> list[DemoStep]:
         return [Thought("It may be this."), Answer(rng.choice(WORDS))]
 
-    def decisions(self, task: Task, rng: random.Random) -> list[Decision]:
-        search: tuple[Step, ...] = (Action("search", {"query": task.meta["code"]}),)
+    def decisions(self, task: Task, rng: random.Random) -> list[OracleDecision]:
+        search: tuple[DemoStep, ...] = (ToolCall("search", {"query": task.meta["code"]}),)
         known = self.book.says(task.meta["code"])[:1]
         if task.meta["known"]:
-            return [Decision((), known, search)]
-        return [Decision((), search, tuple(self.guess(task, rng)))]
+            return [OracleDecision((), known, search)]
+        return [OracleDecision((), search, tuple(self.guess(task, rng)))]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from second_world import CodeBook
 
-from fieldcraft.config.names import Kind, find, known
-from fieldcraft.types import Answer, Call, Outcome, Task, Thought, Trajectory, UserError
-from fieldcraft.worlds.base import World, make_world, merge_thoughts, simulated_calls
+from fieldcraft.config.names import ComponentKind, list_registered, resolve
+from fieldcraft.types import Answer, CallOutcome, CallRecord, Task, Thought, Trajectory, UserError
+from fieldcraft.worlds.base import World, get_simulated_calls, make_world, merge_thoughts
 
 SOURCES = Path(__file__).parents[2] / "src" / "fieldcraft"
 WORLDS = SOURCES / "worlds"
@@ -26,7 +26,7 @@ MADE_OF_OTHERS = ("domains",)
 def test_nothing_outside_a_worlds_folder_names_it() -> None:
     """Recipes may, and are no source; and so may a world that consists of others."""
     folders = [path for path in WORLDS.iterdir() if (path / "__init__.py").exists()]
-    assert sorted(folder.name for folder in folders) == sorted(known(Kind.WORLD))
+    assert sorted(folder.name for folder in folders) == sorted(list_registered(ComponentKind.WORLD))
     files = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.j2"), *SOURCES.rglob("*.css")]
     assert len(files) > 100
     for folder in folders:
@@ -44,8 +44,8 @@ def test_what_a_world_need_not_have() -> None:
         world.tokenizer_texts([])
     with pytest.raises(UserError, match="has no pairs: give pairs=FILE"):
         world.pairs("pairs", None, None, [])  # type: ignore[arg-type]
-    assert world.judge(Trajectory(Task("t", "?", ()))) is None
-    assert world.reduced() is world
+    assert world.judge_simulations(Trajectory(Task("t", "?", ()))) is None
+    assert world.small_copy() is world
     assert world.syllables == ()
 
 
@@ -60,8 +60,8 @@ def test_a_world_is_made_from_its_name_and_settings() -> None:
 
 @pytest.mark.parametrize("name", ["atals", "second_world:CodeBok", "second_world:WORDS"])
 def test_a_name_that_is_no_world(name: str) -> None:
-    with pytest.raises(UserError, match=r"'atlas'|'CodeBook'|is no world: make it a subclass"):
-        find(Kind.WORLD, name)
+    with pytest.raises(UserError, match=r"'atlas'|'CodeBook'|is not a world: make it a subclass"):
+        resolve(ComponentKind.WORLD, name)
 
 
 def test_the_oracles_way_is_one_best_step_after_another() -> None:
@@ -69,7 +69,12 @@ def test_the_oracles_way_is_one_best_step_after_another() -> None:
     [task] = book.evaluation_questions({"heldout": 1})
     shown = book.oracle.demonstration(task)
     assert shown[-1] == Answer(task.answers[0])
-    assert [type(step).__name__ for step in shown] == ["Action", "Observation", "Thought", "Answer"]
+    assert [type(step).__name__ for step in shown] == [
+        "ToolCall",
+        "Observation",
+        "Thought",
+        "Answer",
+    ]
     assert [book.oracle.next_step(task, shown[:i]) for i in range(4)] == shown
 
 
@@ -79,5 +84,7 @@ def test_thoughts_that_follow_one_another_are_one() -> None:
 
 
 def test_simulated_calls_are_those_a_simulator_wrote() -> None:
-    calls = [Call("search", {}, "", Outcome.OK, 0.0, simulated=kind) for kind in (True, False)]
-    assert simulated_calls(Trajectory(Task("t", "?", ()), calls=calls)) == calls[:1]
+    calls = [
+        CallRecord("search", {}, "", CallOutcome.OK, 0.0, simulated=kind) for kind in (True, False)
+    ]
+    assert get_simulated_calls(Trajectory(Task("t", "?", ()), calls=calls)) == calls[:1]

@@ -9,11 +9,11 @@ import yaml
 from second_world import CodeBook
 
 from fieldcraft.cli.main import main
-from fieldcraft.config.recipe import split_titles
-from fieldcraft.engine.threads import Threads
+from fieldcraft.config.recipe import get_split_titles
+from fieldcraft.engine.threads import ThreadCounts
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import context
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import make_data_source
 from fieldcraft.types import UserError
 
 WORLD = {"name": "second_world:CodeBook", "codes": 18}
@@ -64,7 +64,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     folder = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        patch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
         assert status("run", write(folder / "codes.yaml"), "--out", folder / "run") == 0
     return folder / "run"
 
@@ -136,12 +136,12 @@ def test_it_is_written_as_files(recipe: str, tmp_path: Path) -> None:
 
 def test_the_seed_is_the_runs(recipe: str) -> None:
     asked = [
-        make_inputs(load_recipe(recipe, [given])).train_tasks()
+        make_data_source(load_recipe(recipe, [given])).train_tasks()
         for given in ("seed=0", "seed=0", "seed=1")
     ]
     assert asked[0] == asked[1] != asked[2]
     assert len(asked[0]) == 12
-    assert split_titles(load_recipe(recipe, [])) == CodeBook.splits
+    assert get_split_titles(load_recipe(recipe, [])) == CodeBook.splits
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_seed_is_the_runs(recipe: str) -> None:
         ),
         (
             "world.name=second_world:BookOracle",
-            "'second_world:BookOracle' is no world: make it a subclass of"
+            "'second_world:BookOracle' is not a world: make it a subclass of"
             " fieldcraft.worlds.base.World.",
         ),
     ],

@@ -4,27 +4,32 @@ AFM (arXiv 2508.13167, Chain-of-Agents) distils a code agent from a team whose p
 public. Its chains have one plan, rounds of thinking, code and reflection, then thinking and the
 answer. The dialect `afm-code` has no tags for a suggested answer and a double check, so it writes
 both as thinking: a check that fails is followed by another program, and one that passes by the
-answer. `fault` refuses what that dialect could not write, so every chain obeys its grammar.
+answer. `find_fault` refuses what that dialect could not write, so every chain obeys its grammar.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.agents.prompted import End
-from fieldcraft.agents.team import TEXT, THOUGHT, Board, GaveUp, Team
-from fieldcraft.dialects.afm import CRITERIA, PASSING, POOR, double_check
+from fieldcraft.agents.react_agent import AttemptStatus
+from fieldcraft.agents.team import TEXT, THOUGHT, Blackboard, Team, TeamGaveUpError
 from fieldcraft.dialects.afm_code import (
     is_writable,
     is_writable_answer,
     is_writable_program,
-    review,
+    make_review,
 )
-from fieldcraft.types import Action, Role
+from fieldcraft.dialects.afm_grades import (
+    CRITERIA,
+    MIN_PASSING_SCORE,
+    POOR_GRADE,
+    make_double_check,
+)
+from fieldcraft.types import ThoughtRole, ToolCall
 
-MOST_CHECKS = 3  # that may fail
+MAX_CHECKS = 3  # that may fail
 PYTHON, READY = "python", "answer"  # what the thinker decides on
-GRADES = ("Good", "Fair", POOR)
+GRADES = ("Good", "Fair", POOR_GRADE)
 EFFECT = CRITERIA[1]
 INPUT, NO_INPUT = "standard_input", "none"
 LAST_PROGRAM = "The last program."  # a suggested answer that the chain shows already
@@ -59,67 +64,67 @@ Standard input is what the program reads; write none if it reads nothing."""
 }
 
 
-async def play(board: Board) -> None:
+async def run_afm_code_team(board: Blackboard) -> None:
     """Plan, then write programs until an answer passes its check."""
-    said = await board.ask("planner", plan=TEXT)
-    board.write(said["plan"], Role.PLAN)
+    reply = await board.ask("planner", plan=TEXT)
+    board.write(reply["plan"], ThoughtRole.PLAN)
     choices: Sequence[str] = (PYTHON, READY)
-    for _ in range(MOST_CHECKS):
+    for _ in range(MAX_CHECKS):
         await _work(board, choices)
         if await _suggest(board):
             return
         choices = (PYTHON,)  # an answer that failed needs another program
-    raise GaveUp(End.TOO_MANY_PLANS)
+    raise TeamGaveUpError(AttemptStatus.TOO_MANY_PLANS)
 
 
-async def _work(board: Board, choices: Sequence[str]) -> None:
+async def _work(board: Blackboard, choices: Sequence[str]) -> None:
     """Write programs until the thinker wants to answer, or no call is left. `choices` are those of
     its first decision; where there is only one, it is not asked."""
     while board.calls_left:
         decision = {"next": choices} if len(choices) > 1 else {}
-        said = await board.ask("thinker", thought=TEXT, **decision)
-        board.write(said[THOUGHT])
-        if said.get("next", PYTHON) == READY:
+        reply = await board.ask("thinker", thought=TEXT, **decision)
+        board.write(reply[THOUGHT])
+        if reply.get("next", PYTHON) == READY:
             return
         await _run_program(board)
-        said = await board.ask("reflection", review=TEXT, **{EFFECT: GRADES})
-        board.steps.append(review(said["review"], said[EFFECT]))
-        choices = (PYTHON,) if said[EFFECT] == POOR else (PYTHON, READY)
+        reply = await board.ask("reflection", review=TEXT, **{EFFECT: GRADES})
+        board.steps.append(make_review(reply["review"], reply[EFFECT]))
+        choices = (PYTHON,) if reply[EFFECT] == POOR_GRADE else (PYTHON, READY)
 
 
-async def _run_program(board: Board) -> None:
+async def _run_program(board: Blackboard) -> None:
     """Let the code agent write a program, and what it reads if the tool takes that, and run it."""
     properties = board.tools[PYTHON].schema["function"]["parameters"]["properties"]
-    reads = {INPUT: TEXT} if "stdin" in properties else {}
-    said = await board.ask(PYTHON, thought=TEXT, code=TEXT, **reads)
-    board.write(said[THOUGHT])
-    given = said.get(INPUT, NO_INPUT)
-    stdin = {} if given.strip(" .()").lower() == NO_INPUT else {"stdin": given}
-    await board.act(PYTHON, code=said["code"], **stdin)
+    stdin_section = {INPUT: TEXT} if "stdin" in properties else {}
+    reply = await board.ask(PYTHON, thought=TEXT, code=TEXT, **stdin_section)
+    board.write(reply[THOUGHT])
+    stdin_text = reply.get(INPUT, NO_INPUT)
+    stdin = {} if stdin_text.strip(" .()").lower() == NO_INPUT else {"stdin": stdin_text}
+    await board.act(PYTHON, code=reply["code"], **stdin)
 
 
-async def _suggest(board: Board) -> bool:
+async def _suggest(board: Blackboard) -> bool:
     """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
-    said = await board.ask("suggested_answer", thought=TEXT, suggested_answer=TEXT)
-    answer = said["suggested_answer"]
-    programs = [step.arguments["code"] for step in board.steps if isinstance(step, Action)]
-    board.write(said[THOUGHT])
-    board.write(LAST_PROGRAM if programs[-1:] == [answer] else answer, Role.SUGGEST)
-    said = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
-    board.write(said[THOUGHT])
-    board.steps.append(double_check(int(said["score"])))
-    if int(said["score"]) < PASSING:
+    reply = await board.ask("suggested_answer", thought=TEXT, suggested_answer=TEXT)
+    answer = reply["suggested_answer"]
+    programs = [step.arguments["code"] for step in board.steps if isinstance(step, ToolCall)]
+    board.write(reply[THOUGHT])
+    board.write(LAST_PROGRAM if programs[-1:] == [answer] else answer, ThoughtRole.SUGGEST)
+    reply = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
+    board.write(reply[THOUGHT])
+    board.steps.append(make_double_check(int(reply["score"])))
+    if int(reply["score"]) < MIN_PASSING_SCORE:
         return False
     board.answer(answer)
     return True
 
 
-def fault(part: str, text: str) -> str | None:
+def find_fault(name: str, text: str) -> str | None:
     """Return why the dialect `afm-code` could not write a part."""
     if not is_writable(text):
         return "must not hold a tag such as <think> or </code>"
     program = "must be one program, without a line that begins with ```"
-    match part:
+    match name:
         case "code" if not is_writable_program(text):
             return program
         case "standard_input" if not is_writable_program("pass", text):
@@ -129,4 +134,4 @@ def fault(part: str, text: str) -> str | None:
     return None
 
 
-AFM_CODE = Team(PROMPTS, play, TOOL_PROMPTS, fault)
+AFM_CODE_TEAM = Team(PROMPTS, run_afm_code_team, TOOL_PROMPTS, find_fault)

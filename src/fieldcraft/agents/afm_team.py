@@ -10,14 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fieldcraft.agents.prompted import End
-from fieldcraft.agents.team import TEXT, Board, GaveUp, Team
-from fieldcraft.dialects.afm import CRITERIA, PASSING, POOR, double_check, reflection
-from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
+from fieldcraft.agents.react_agent import AttemptStatus
+from fieldcraft.agents.team import TEXT, Blackboard, Team, TeamGaveUpError
+from fieldcraft.dialects.afm_grades import (
+    CRITERIA,
+    MIN_PASSING_SCORE,
+    POOR_GRADE,
+    make_double_check,
+    make_reflection,
+)
+from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
 
-MOST_PLANS = 4
+MAX_PLANS = 4
 READY = "answer"  # what the lead says in the place of a tool
-GRADES = ("Good", "Fair", POOR)
+GRADES = ("Good", "Fair", POOR_GRADE)
 
 PROMPTS = {
     "planner": """\
@@ -55,76 +61,76 @@ program that prints what it finds and touches no files.""",
 }
 
 
-async def play(board: Board) -> None:
+async def run_afm_team(board: Blackboard) -> None:
     """Plan, work, suggest and check, until an answer passes."""
-    for _ in range(MOST_PLANS):
-        await _write(board, "planner", "plan", Role.PLAN)
+    for _ in range(MAX_PLANS):
+        await _write(board, "planner", "plan", ThoughtRole.PLAN)
         if await _work(board) and await _suggest(board):
             return
-    raise GaveUp(End.TOO_MANY_PLANS)
+    raise TeamGaveUpError(AttemptStatus.TOO_MANY_PLANS)
 
 
-async def _work(board: Board) -> bool:
+async def _work(board: Blackboard) -> bool:
     """Call tools until the lead wants to answer, or no call is left. Returns False if a reflection
     asks for another plan."""
     while board.calls_left:
-        said = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
-        board.write(said["thought"])
-        if said["next"] == READY:
+        reply = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
+        board.write(reply["thought"])
+        if reply["next"] == READY:
             break
-        await board.use(said["next"])
+        await board.use(reply["next"])
         if not await _reflect(board):
             return False
     return True
 
 
-async def _reflect(board: Board) -> bool:
+async def _reflect(board: Blackboard) -> bool:
     """Grade the latest call. Returns False if a grade is poor."""
-    said = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
-    board.write(said["thought"])
-    grades = [said[name] for name in CRITERIA]
-    board.steps.append(reflection(grades))
-    return POOR not in grades
+    reply = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
+    board.write(reply["thought"])
+    grades = [reply[name] for name in CRITERIA]
+    board.steps.append(make_reflection(grades))
+    return POOR_GRADE not in grades
 
 
-async def _suggest(board: Board) -> bool:
+async def _suggest(board: Blackboard) -> bool:
     """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
-    answer = await _write(board, "suggested_answer", "suggested_answer", Role.SUGGEST)
-    said = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
-    board.write(said["thought"])
-    board.steps.append(double_check(int(said["score"])))
-    if int(said["score"]) < PASSING:
+    answer = await _write(board, "suggested_answer", "suggested_answer", ThoughtRole.SUGGEST)
+    reply = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
+    board.write(reply["thought"])
+    board.steps.append(make_double_check(int(reply["score"])))
+    if int(reply["score"]) < MIN_PASSING_SCORE:
         return False
     board.write("The answer passed the check.")
     board.answer(answer)
     return True
 
 
-async def _write(board: Board, seat: str, part: str, role: Role) -> str:
-    """Let a seat think and write its part of the chain."""
-    said = await board.ask(seat, thought=TEXT, **{part: TEXT})
-    board.write(said["thought"])
-    board.write(said[part], role)
-    return said[part]
+async def _write(board: Blackboard, member: str, section: str, role: ThoughtRole) -> str:
+    """Let a member think and write its part of the chain."""
+    reply = await board.ask(member, thought=TEXT, **{section: TEXT})
+    board.write(reply["thought"])
+    board.write(reply[section], role)
+    return reply[section]
 
 
-def requests(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+def reconstruct_requests(steps: Sequence[DemoStep]) -> Iterator[tuple[int, int]]:
     """Yield the requests that this team, or that of `afm_code_team.py`, would have made to write a
-    chain: of each the number of steps that the seat read, and of those that it had written at its
-    end. The seat that decides what comes next writes nothing down."""
-    begin = 0  # of what the next seat writes
+    chain: of each the number of steps that the member read, and of those that it had written at its
+    end. The member that decides what comes next writes nothing down."""
+    start = 0  # of what the next member writes
     for end, step in enumerate(steps, start=1):
         match step:
-            case Action() | Thought(role=Role.SUGGEST):
-                yield begin, begin  # the lead
-                yield begin, end
-            case Thought(role=Role.THINK) | Answer():
-                continue  # the beginning of what a seat says; an answer that passed is taken over
+            case ToolCall() | Thought(role=ThoughtRole.SUGGEST):
+                yield start, start  # the lead
+                yield start, end
+            case Thought(role=ThoughtRole.THINK) | Answer():
+                continue  # the beginning of what a member says; an answer that passed is taken over
             case Thought():
-                yield begin, end
+                yield start, end
             case Observation():
                 pass
-        begin = end
+        start = end
 
 
-AFM = Team(PROMPTS, play, TOOL_PROMPTS)
+AFM_TEAM = Team(PROMPTS, run_afm_team, TOOL_PROMPTS)

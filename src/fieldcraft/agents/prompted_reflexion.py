@@ -7,27 +7,29 @@ from dataclasses import replace
 
 from fieldcraft.agents.prompted_react import (
     act_until_answer,
-    first_message,
-    judge_form,
-    say,
-    spoken,
+    append_user_message,
+    make_prompt_segment,
+    require_base_dialect,
+    set_well_formed,
 )
-from fieldcraft.dialects.chat import Chat
+from fieldcraft.dialects.chat import ChatRenderer
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.turns import Conversation, Policy, continue_conversation
+from fieldcraft.rollout.turns import Policy, RolloutSession, continue_session
 from fieldcraft.types import Answer, Author, Status, Task, Trajectory
 
-TRIALS = 3
-JUDGE = """\
+MAX_TRIALS = 3
+JUDGE_PROMPT = """\
 Now check your answer, "{answer}". Does it answer the question, and does an observation above say \
 so? Write the reason in one sentence, and then the line "Verdict: right" or "Verdict: wrong"."""
-REFLECT = """\
+REFLECT_PROMPT = """\
 {failure} Write in two or three sentences what went wrong and what to do differently in the next \
 attempt, such as which words to search for. Do not answer the question."""
-NOT_RIGHT = "You found your answer wrong."
-NO_ANSWER = "You gave no answer."
-NOTES = "You have tried to answer this question before, without success. Your notes:\n\n{notes}"
-VERDICT_LINE = re.compile(r"verdict\W*(right|wrong)", re.IGNORECASE)
+INCORRECT_MESSAGE = "You found your answer wrong."
+NO_ANSWER_MESSAGE = "You gave no answer."
+NOTES_TEMPLATE = (
+    "You have tried to answer this question before, without success. Your notes:\n\n{notes}"
+)
+VERDICT_PATTERN = re.compile(r"verdict\W*(right|wrong)", re.IGNORECASE)
 
 
 async def prompted_reflexion(
@@ -43,64 +45,68 @@ async def prompted_reflexion(
     One trajectory holds all trials, a chain each, so every call and token counts. Each trial may
     use the whole budget.
     """
-    begun = Trajectory(task, [first_message(env.dialect, task, env.schemas, env.budget.max_calls)])
-    return await continue_conversation(begun, policy, env, key, _try_and_reflect)
+    trajectory = Trajectory(
+        task, [make_prompt_segment(env.dialect, task, env.schemas, env.budget.max_calls)]
+    )
+    return await continue_session(trajectory, policy, env, key, _try_and_reflect)
 
 
-async def _try_and_reflect(conversation: Conversation) -> None:
-    trajectory, notes, given = conversation.trajectory, list[str](), ""
-    most = conversation.episode.budget.max_calls
-    for left in reversed(range(TRIALS)):
-        trial = _with_calls(conversation, most + len(trajectory.calls))
+async def _try_and_reflect(rollout: RolloutSession) -> None:
+    trajectory, notes, last_answer = rollout.trajectory, list[str](), ""
+    max_calls = rollout.tool_session.budget.max_calls
+    for trials_left in reversed(range(MAX_TRIALS)):
+        trial = _with_max_calls(rollout, max_calls + len(trajectory.calls))
         await act_until_answer(trial)
-        given = trajectory.answer or given
-        if left == 0 or (trajectory.answer and await _is_content(trial, trajectory.answer)):
+        last_answer = trajectory.answer or last_answer
+        if trials_left == 0 or (
+            trajectory.answer and await _accepts_answer(trial, trajectory.answer)
+        ):
             break
         note = await _reflect(trial)
         if not note:
             break
         notes.append(note)
-        _begin_again(trial, most, notes)
-    if given:
-        conversation.conclude(Answer(given))
-    judge_form(trajectory)
+        _start_new_chain(trial, max_calls, notes)
+    if last_answer:
+        rollout.finish(Answer(last_answer))
+    set_well_formed(trajectory)
 
 
-def _with_calls(conversation: Conversation, max_calls: int) -> Conversation:
+def _with_max_calls(rollout: RolloutSession, max_calls: int) -> RolloutSession:
     """Return the conversation with another limit of calls."""
-    budget = conversation.episode.budget.model_copy(update={"max_calls": max_calls})
-    return replace(conversation, episode=replace(conversation.episode, budget=budget))
+    budget = rollout.tool_session.budget.model_copy(update={"max_calls": max_calls})
+    return replace(rollout, tool_session=replace(rollout.tool_session, budget=budget))
 
 
-async def _is_content(trial: Conversation, answer: str) -> bool:
+async def _accepts_answer(trial: RolloutSession, answer: str) -> bool:
     """Return whether the model, asked for a verdict, does not call its answer wrong."""
-    say(trial, JUDGE.format(answer=answer), Author.PROMPT)
-    verdicts = VERDICT_LINE.findall(await _reply(trial))
+    append_user_message(trial, JUDGE_PROMPT.format(answer=answer), Author.PROMPT)
+    verdicts = VERDICT_PATTERN.findall(await _sample_reply(trial))
     return not verdicts or verdicts[-1].lower() == "right"
 
 
-async def _reflect(trial: Conversation) -> str:
+async def _reflect(trial: RolloutSession) -> str:
     """Let the model reflect, and return what it notes about a trial; nothing where it has no room
     left."""
-    failure = NOT_RIGHT if trial.trajectory.answer else NO_ANSWER
-    say(trial, REFLECT.format(failure=failure), Author.PROMPT)
-    return await _reply(trial)
+    failure = INCORRECT_MESSAGE if trial.trajectory.answer else NO_ANSWER_MESSAGE
+    append_user_message(trial, REFLECT_PROMPT.format(failure=failure), Author.PROMPT)
+    return await _sample_reply(trial)
 
 
-async def _reply(trial: Conversation) -> str:
+async def _sample_reply(trial: RolloutSession) -> str:
     """Let the model reply, and return what it writes next, without what it thought before."""
-    await trial.write(())
+    await trial.sample_turn(())
     last = trial.trajectory.segments[-1]
     if last.author is not Author.POLICY:
         return ""
-    return Chat(spoken(trial.episode.dialect)).action(last.text)
+    return ChatRenderer(require_base_dialect(trial.tool_session.dialect)).strip_turn(last.text)
 
 
-def _begin_again(trial: Conversation, max_calls: int, notes: list[str]) -> None:
+def _start_new_chain(trial: RolloutSession, max_calls: int, notes: list[str]) -> None:
     """Begin a new chain: the same prompt, and the notes on all trials so far."""
-    trajectory, episode = trial.trajectory, trial.episode
+    trajectory, tool_session = trial.trajectory, trial.tool_session
     trajectory.folds.append(len(trajectory.segments))
     trajectory.status, trajectory.answer = Status.NO_ANSWER, None
-    told = NOTES.format(notes="\n\n".join(notes))
-    args = (episode.dialect, trajectory.task, episode.schemas, max_calls)
-    trajectory.segments.append(first_message(*args, told))
+    notes_text = NOTES_TEMPLATE.format(notes="\n\n".join(notes))
+    args = (tool_session.dialect, trajectory.task, tool_session.schemas, max_calls)
+    trajectory.segments.append(make_prompt_segment(*args, notes_text))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fieldcraft.agents.turns import conclude, look_up
+from fieldcraft.agents.turns import append_search, finish_from_text
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.words import words
-from fieldcraft.rollout.turns import Conversation, Policy, converse
-from fieldcraft.types import Dialect, StopReason, Task, Trajectory
+from fieldcraft.records.words import split_words
+from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
+from fieldcraft.sampling import StopReason
+from fieldcraft.types import Dialect, Task, Trajectory
 
 SENTENCE_ENDS = (".", "\n")
 
@@ -19,30 +20,30 @@ async def react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> T
     the end the model continues by itself to its answer. So a model that knows no tool can be
     compared with one that was trained to use it.
     """
-    return await converse(task, policy, env, key, _react)
+    return await run_session(task, policy, env, key, _run)
 
 
-async def _react(conversation: Conversation) -> None:
-    await think_and_look_up(conversation)
-    conclude(conversation)
+async def _run(rollout: RolloutSession) -> None:
+    await interleave_search(rollout)
+    finish_from_text(rollout)
 
 
-async def think_and_look_up(conversation: Conversation) -> None:
+async def interleave_search(rollout: RolloutSession) -> None:
     """Run the alternation, from the end of a prompt to the end of the model's answer."""
-    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
+    trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     query = trajectory.task.question
-    said = set(words(query))
-    while query and len(trajectory.calls) < conversation.episode.budget.max_calls:
-        await look_up(conversation, query)
-        if await conversation.write(SENTENCE_ENDS) is not StopReason.STOP:
+    known_words = set(split_words(query))
+    while query and len(trajectory.calls) < rollout.tool_session.budget.max_calls:
+        await append_search(rollout, query)
+        if await rollout.sample_turn(SENTENCE_ENDS) is not StopReason.STOP:
             return
-        thought = words(_without_tags(trajectory.segments[-1].text, dialect))
-        query = " ".join(word for word in thought if word not in said)
-        said |= set(thought)
-    await conversation.write(stop=())
+        thought = split_words(_strip_tags(trajectory.segments[-1].text, dialect))
+        query = " ".join(word for word in thought if word not in known_words)
+        known_words |= set(thought)
+    await rollout.sample_turn(stop=())
 
 
-def _without_tags(text: str, dialect: Dialect) -> str:
+def _strip_tags(text: str, dialect: Dialect) -> str:
     """Return the text of a thought; `</think>` is not looked up."""
     for tag in dialect.tags:
         text = text.replace(tag, " ")

@@ -5,62 +5,62 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fieldcraft.agents.react import think_and_look_up
-from fieldcraft.agents.turns import conclude
+from fieldcraft.agents.react import interleave_search
+from fieldcraft.agents.turns import finish_from_text
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rewards.verdict import grade
-from fieldcraft.rollout.turns import Conversation, Policy, converse
+from fieldcraft.rewards.verdict import grade_verdicts
+from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
 from fieldcraft.types import Reward, Status, Task, Trajectory
 
-TRIALS = 3
-WRONG = "{question} The answer {answer} was wrong. What went wrong?"
-AGAIN = "{question} {reflection}"
+MAX_TRIALS = 3
+WRONG_TEMPLATE = "{question} The answer {answer} was wrong. What went wrong?"
+RETRY_TEMPLATE = "{question} {reflection}"
 
 
 async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Run ReAct up to three times (Reflexion, arXiv 2303.11366). The environment's `correct`, which
-    knows the gold answers, says whether the answer was wrong. The model then writes what went
-    wrong, and its next trial begins with that. So it has more information than any other row of a
-    table.
+    """Run ReAct up to three times (Reflexion, arXiv 2303.11366). The environment's
+    `verdict_reward`, which knows the gold answers, says whether the answer was wrong. The model
+    then writes what went wrong, and its next trial begins with that. So it has more information
+    than any other row of a table.
 
     One trajectory holds all trials, so every call and token counts. Each trial may use the whole
     budget. The answer is that of the last trial.
     """
-    return await converse(task, policy, env, key, partial(_try_and_reflect, env.correct))
+    return await run_session(task, policy, env, key, partial(_try_and_reflect, env.verdict_reward))
 
 
-async def _try_and_reflect(correct: Reward, conversation: Conversation) -> None:
-    trajectory = conversation.trajectory
-    task, trial = trajectory.task, conversation
-    for left in reversed(range(TRIALS)):
-        first_turn = len(trajectory.policy_texts)
-        await think_and_look_up(trial)
-        conclude(trial, first_turn)
-        if left == 0 or not await _is_wrong(trajectory, correct):
+async def _try_and_reflect(verdict_reward: Reward, rollout: RolloutSession) -> None:
+    trajectory = rollout.trajectory
+    task, trial = trajectory.task, rollout
+    for trials_left in reversed(range(MAX_TRIALS)):
+        first_turn = len(trajectory.policy_turns)
+        await interleave_search(trial)
+        finish_from_text(trial, first_turn)
+        if trials_left == 0 or not await _is_wrong(trajectory, verdict_reward):
             return
         answer = trajectory.answer or ""
-        trial.ask(WRONG.format(question=task.question, answer=answer))
-        await trial.write(stop=("\n",))
-        reflection = trajectory.policy_texts[-1].strip()
-        trial = _with_whole_budget(conversation)
+        trial.append_question(WRONG_TEMPLATE.format(question=task.question, answer=answer))
+        await trial.sample_turn(stop=("\n",))
+        reflection = trajectory.policy_turns[-1].strip()
+        trial = _with_fresh_budget(rollout)
         trajectory.status, trajectory.answer = Status.NO_ANSWER, None
-        trial.ask(AGAIN.format(question=task.question, reflection=reflection))
+        trial.append_question(RETRY_TEMPLATE.format(question=task.question, reflection=reflection))
 
 
-async def _is_wrong(trajectory: Trajectory, correct: Reward) -> bool:
+async def _is_wrong(trajectory: Trajectory, verdict_reward: Reward) -> bool:
     """Tell whether the answer so far is wrong, by its verdict; what cannot be graded is not known
     to be wrong."""
-    seen = replace(trajectory, rewards={})
-    await grade(correct, [seen])
-    return seen.right is False
+    copied = replace(trajectory, rewards={})
+    await grade_verdicts(verdict_reward, [copied])
+    return copied.is_correct is False
 
 
-def _with_whole_budget(conversation: Conversation) -> Conversation:
+def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
     """Return the conversation with a new budget on top of what the trajectory has used."""
-    trajectory, budget = conversation.trajectory, conversation.episode.budget
-    more = {
+    trajectory, budget = rollout.trajectory, rollout.tool_session.budget
+    changes = {
         "max_calls": budget.max_calls + len(trajectory.calls),
         "total_tokens": budget.total_tokens + len(trajectory.ids),
     }
-    episode = replace(conversation.episode, budget=budget.model_copy(update=more))
-    return replace(conversation, episode=episode)
+    tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
+    return replace(rollout, tool_session=tool_session)

@@ -1,17 +1,17 @@
-"""A team: models in several seats, each with its own prompt, answer a question as one chain.
+"""A team: several members, each a model with its own prompt, answer a question as one chain.
 
-A team is a program in Python. It asks seats, calls tools, and writes what comes of that on a board:
+A team is a program in Python. It asks members, calls tools, and writes the results on a blackboard:
 
-    async def play(board):
-        said = await board.ask("planner", thought=TEXT, plan=TEXT)
-        board.write(said["thought"])
-        board.write(said["plan"], Role.PLAN)
+    async def run(board):
+        reply = await board.ask("planner", thought=TEXT, plan=TEXT)
+        board.write(reply["thought"])
+        board.write(reply["plan"], ThoughtRole.PLAN)
         await board.use("search")
         ...
         board.answer("Oslo")
 
 The chain is a list of steps that any dialect can encode, so one model can learn to write all of it.
-A seat answers in parts, such as `Plan: ...`. Only what a seat wrote is read, never a tool's text.
+A member answers in parts, such as `Plan: ...`. Only the text of members is read, never a tool's.
 """
 
 from __future__ import annotations
@@ -23,33 +23,39 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.dialects.thoughts import reasoning_and_reply
-from fieldcraft.endpoints.openai import EndpointError, Reply
-from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
-from fieldcraft.envs.opening import open_tools
-from fieldcraft.sampling import WHOLE, Truncation
+from fieldcraft.agents.chat_models import (
+    NO_USAGE,
+    ChatModel,
+    MemberUsage,
+    MessageDict,
+    derive_request_seed,
+)
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.dialects.thought_parser import split_reasoning
+from fieldcraft.endpoints.openai import ChatReply, ChatRequestError
+from fieldcraft.envs.guards import ToolContractError, ToolTimeoutError, run_with_timeout
+from fieldcraft.envs.session_tools import open_session_tools
+from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.types import (
-    Action,
     Answer,
     AnyTool,
+    DemoStep,
     Observation,
-    Role,
-    Step,
     Task,
     Thought,
+    ThoughtRole,
     Tool,
+    ToolCall,
     ToolError,
-    ToolUnavailable,
+    ToolUnavailableError,
     UserError,
 )
 
 TEXT: Sequence[str] = ()  # the choices of a part that may hold any text
-TRIES = 2  # of a seat whose reply lacks a part
+MAX_TRIES = 2  # of a member whose reply lacks a part
 THOUGHT = "thought"  # the part that may also be what a model reasons before it writes
 
-FORM = """\
+REQUEST_TEMPLATE = """\
 {prompt}
 
 Write these parts, each on a new line after its name:
@@ -58,89 +64,91 @@ Write these parts, each on a new line after its name:
 Question: {question}
 
 {chain}"""
-NOTHING_YET = "Nothing was done so far."
-TOOL_PROMPT = "You are the agent of a team that calls the tool {name}."
-SPOKEN = {
-    Role.THINK: "Thought",
-    Role.PLAN: "Plan",
-    Role.REFLECT: "Reflection",
-    Role.SUGGEST: "Suggested answer",
-    Role.CHECK: "Double check",
-    Role.SUMMARY: "Summary",
+EMPTY_CHAIN = "Nothing was done so far."
+TOOL_PROMPT_TEMPLATE = "You are the agent of a team that calls the tool {name}."
+ROLE_LABELS = {
+    ThoughtRole.THINK: "Thought",
+    ThoughtRole.PLAN: "Plan",
+    ThoughtRole.REFLECT: "Reflection",
+    ThoughtRole.SUGGEST: "Suggested answer",
+    ThoughtRole.CHECK: "Double check",
+    ThoughtRole.SUMMARY: "Summary",
 }
-FENCED = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
+FENCED_PATTERN = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class TeamMember:
     """One agent of a team: its model, its prompt, and how it is sampled."""
 
-    chat: Chat
+    model: ChatModel
     prompt: str
     temperature: float
-    truncation: Truncation = WHOLE
+    truncation: Truncation = NO_TRUNCATION
 
 
-class GaveUp(Exception):
+class TeamGaveUpError(Exception):
     """The team ends without an answer."""
 
-    def __init__(self, end: End, detail: str = "") -> None:
-        super().__init__(f"{end}: {detail}")
-        self.end, self.detail = end, detail
+    def __init__(self, status: AttemptStatus, detail: str = "") -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status, self.detail = status, detail
 
 
-def no_fault(part: str, text: str) -> None:
+def accept_any(name: str, text: str) -> None:
     """Find no fault: any text will do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The prompts of the seats, and the program that asks them. Every tool of a run has a seat as
-    well, under the tool's name; a prompt for it is optional. `fault` is given the name and the text
-    of a part that a seat wrote, and says what is wrong with it, as in `must not hold <plan>`."""
+    """The prompts of the members, and the program that asks them. Every tool of a run has a member
+    as well, under the tool's name; a prompt for it is optional. `find_fault` is given the name and
+    the text of a part that a member wrote, and says what is wrong with it, as in `must not hold
+    <plan>`."""
 
     prompts: Mapping[str, str]
-    play: Callable[[Board], Awaitable[None]]
+    run: Callable[[Blackboard], Awaitable[None]]
     tool_prompts: Mapping[str, str] = field(default_factory=dict)
-    fault: Callable[[str, str], str | None] = no_fault
+    find_fault: Callable[[str, str], str | None] = accept_any
 
-    def seat_prompts(self, tools: Sequence[AnyTool]) -> dict[str, str]:
-        """Return the prompt of every seat in a run with these tools."""
-        return {**self.prompts, **{tool.name: self._of_tool(tool) for tool in tools}}
+    def member_prompts(self, tools: Sequence[AnyTool]) -> dict[str, str]:
+        """Return the prompt of every member in a run with these tools."""
+        return {**self.prompts, **{tool.name: self._render_tool_prompt(tool) for tool in tools}}
 
-    def _of_tool(self, tool: AnyTool) -> str:
-        """Return the prompt of a tool's seat, with what the tool does and takes."""
-        told = tool.schema["function"]
-        own = self.tool_prompts.get(tool.name, TOOL_PROMPT.format(name=tool.name))
-        arguments = json.dumps(told["parameters"])
-        return f"{own}\n\n{told['description']}\nArguments of {tool.name}: {arguments}"
+    def _render_tool_prompt(self, tool: AnyTool) -> str:
+        """Return the prompt of a tool's member, with what the tool does and takes."""
+        function = tool.schema["function"]
+        prompt = self.tool_prompts.get(tool.name, TOOL_PROMPT_TEMPLATE.format(name=tool.name))
+        arguments = json.dumps(function["parameters"])
+        return f"{prompt}\n\n{function['description']}\nArguments of {tool.name}: {arguments}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
+class Blackboard:
     """One question: the chain so far, and whom the program may ask.
 
-    `steps` and `used` are only added to. Every method raises GaveUp where the team cannot continue.
+    `steps` and `usage` are only added to. Every method raises TeamGaveUpError where the team cannot
+    continue.
     """
 
     task: Task
     key: str  # fixes the seeds of all requests
-    seats: Mapping[str, Seat]
+    members: Mapping[str, TeamMember]
     tools: Mapping[str, Tool]
     max_calls: int
     turn_tokens: int
     call_seconds: float
-    fault: Callable[[str, str], str | None] = no_fault  # see `Team`
-    steps: list[Step] = field(default_factory=list)
-    used: dict[str, SeatUse] = field(default_factory=dict)
+    find_fault: Callable[[str, str], str | None] = accept_any  # see `Team`
+    steps: list[DemoStep] = field(default_factory=list)
+    usage: dict[str, MemberUsage] = field(default_factory=dict)
 
     @property
     def calls_left(self) -> int:
         """Return how often the team may still call a tool."""
-        made = sum(isinstance(step, Action) for step in self.steps)
-        return max(0, self.max_calls - made) if self.tools else 0
+        num_calls = sum(isinstance(step, ToolCall) for step in self.steps)
+        return max(0, self.max_calls - num_calls) if self.tools else 0
 
-    def write(self, text: str, role: Role = Role.THINK) -> None:
+    def write(self, text: str, role: ThoughtRole = ThoughtRole.THINK) -> None:
         """Add a thought to the chain."""
         self.steps.append(Thought(text, role))
 
@@ -148,148 +156,154 @@ class Board:
         """Add the answer, which ends the chain."""
         self.steps.append(Answer(text))
 
-    async def ask(self, seat: str, /, **parts: Sequence[str]) -> dict[str, str]:
-        """Ask a seat, and return what it says about the chain so far, part by part.
+    async def ask(self, member: str, /, **sections: Sequence[str]) -> dict[str, str]:
+        """Ask a member, and return what it says about the chain so far, part by part.
 
-        A part is TEXT, or a list of choices of which the seat must take one. A seat whose reply
+        A part is TEXT, or a list of choices of which the member must take one. A member whose reply
         lacks a part, or has one with a fault, is told so and asked once more.
         """
-        messages = [{"role": "user", "content": self._form(seat, parts)}]
-        for _ in range(TRIES):
-            reply = await self._send(seat, messages)
-            if reply.finish == "length":
-                raise GaveUp(End.CUT, f"the seat '{seat}'")
-            said = self._read(reply, parts)
-            if isinstance(said, dict):
-                return said
+        messages = [{"role": "user", "content": self._render_request(member, sections)}]
+        for _ in range(MAX_TRIES):
+            reply = await self._request(member, messages)
+            if reply.finish_reason == "length":
+                raise TeamGaveUpError(AttemptStatus.TRUNCATED, f"the team member '{member}'")
+            parsed = self._parse_reply(reply, sections)
+            if isinstance(parsed, dict):
+                return parsed
             messages += [
                 {"role": "assistant", "content": reply.text},
-                {"role": "user", "content": f"{said}. Write all parts again."},
+                {"role": "user", "content": f"{parsed}. Write all parts again."},
             ]
-        raise GaveUp(End.MALFORMED, f"the seat '{seat}': {said}")
+        raise TeamGaveUpError(AttemptStatus.MALFORMED, f"the team member '{member}': {parsed}")
 
     async def use(self, tool: str) -> str:
-        """Let the seat of a tool think and write the arguments, then call the tool."""
+        """Let the member of a tool think and write the arguments, then call the tool."""
         parameters = self.tools[tool].schema["function"]["parameters"]
         names = parameters.get("required", [])
-        said = await self.ask(tool, **{THOUGHT: TEXT, **dict.fromkeys(names, TEXT)})
+        parsed = await self.ask(tool, **{THOUGHT: TEXT, **dict.fromkeys(names, TEXT)})
         arguments = {}
         for name in names:
-            text = parameters["properties"][name].get("type") == "string"
+            is_text = parameters["properties"][name].get("type") == "string"
             try:
-                arguments[name] = said[name] if text else json.loads(said[name])
+                arguments[name] = parsed[name] if is_text else json.loads(parsed[name])
             except ValueError:
-                wrong = f"the part '{_label(name)}:' is not JSON"
-                raise GaveUp(End.MALFORMED, f"the seat '{tool}': {wrong}") from None
-        self.write(said[THOUGHT])
+                error = f"the part '{_render_label(name)}:' is not JSON"
+                raise TeamGaveUpError(
+                    AttemptStatus.MALFORMED, f"the team member '{tool}': {error}"
+                ) from None
+        self.write(parsed[THOUGHT])
         return await self.act(tool, **arguments)
 
     async def act(self, tool: str, /, **arguments: Any) -> str:
         """Call a tool. The team reads why a call failed, unless the tool itself is not there."""
         if not self.calls_left:
-            raise GaveUp(End.TOO_MANY)
-        self.steps.append(Action(tool, arguments))
+            raise TeamGaveUpError(AttemptStatus.TOO_MANY_CALLS)
+        self.steps.append(ToolCall(tool, arguments))
         try:
-            observed = await guarded(self.tools[tool](**arguments), self.call_seconds)
-        except (ToolUnavailable, TooSlow) as error:
-            raise GaveUp(End.TOOL_FAILED, str(error)) from error
+            observation = await run_with_timeout(self.tools[tool](**arguments), self.call_seconds)
+        except (ToolUnavailableError, ToolTimeoutError) as error:
+            raise TeamGaveUpError(AttemptStatus.TOOL_FAILED, str(error)) from error
         except ToolError as error:
-            observed = str(error)
-        self.steps.append(Observation(observed))
-        return observed
+            observation = str(error)
+        self.steps.append(Observation(observation))
+        return observation
 
-    def _form(self, seat: str, parts: Mapping[str, Sequence[str]]) -> str:
-        if seat not in self.seats:
+    def _render_request(self, member: str, sections: Mapping[str, Sequence[str]]) -> str:
+        if member not in self.members:
             raise UserError(
-                f"the team asks the seat '{seat}', which it does not have: give it a prompt, or ask"
-                f" one of {', '.join(self.seats)}."
+                f"the team has no member '{member}': add its prompt, or ask"
+                f" one of {', '.join(self.members)}."
             )
-        return FORM.format(
-            prompt=self.seats[seat].prompt,
+        return REQUEST_TEMPLATE.format(
+            prompt=self.members[member].prompt,
             parts="\n".join(
-                f"{_label(name)}: {'one of ' if choices else '...'}{', '.join(choices)}"
-                for name, choices in parts.items()
+                f"{_render_label(name)}: {'one of ' if choices else '...'}{', '.join(choices)}"
+                for name, choices in sections.items()
             ),
             question=self.task.question,
-            chain="\n".join(map(shown, self.steps)) or NOTHING_YET,
+            chain="\n".join(map(render_step, self.steps)) or EMPTY_CHAIN,
         )
 
-    def _read(self, reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
+    def _parse_reply(
+        self, reply: ChatReply, sections: Mapping[str, Sequence[str]]
+    ) -> dict[str, str] | str:
         """Return the parts of a reply, or what is wrong with it."""
-        said = read_parts(reply, parts)
-        if isinstance(said, dict):
-            for name, text in said.items():
-                if (fault := self.fault(name, text)) is not None:
-                    return f"The part '{_label(name)}:' {fault}"
-        return said
+        parsed = parse_sections(reply, sections)
+        if isinstance(parsed, dict):
+            for name, text in parsed.items():
+                if (fault := self.find_fault(name, text)) is not None:
+                    return f"The part '{_render_label(name)}:' {fault}"
+        return parsed
 
-    async def _send(self, name: str, messages: list[Message]) -> Reply:
-        seat, requests = self.seats[name], sum(use.requests for use in self.used.values())
-        usage, began = NOTHING, time.perf_counter()
+    async def _request(self, name: str, messages: list[MessageDict]) -> ChatReply:
+        member, requests = self.members[name], sum(use.requests for use in self.usage.values())
+        usage, start = NO_USAGE, time.perf_counter()
         try:
-            reply = await seat.chat.chat(
+            reply = await member.model.chat(
                 messages,
                 max_tokens=self.turn_tokens,
-                temperature=seat.temperature,
-                truncation=seat.truncation,
-                seed=seed_of(f"{self.key}:{requests}"),
+                temperature=member.temperature,
+                truncation=member.truncation,
+                seed=derive_request_seed(f"{self.key}:{requests}"),
             )
             usage = reply.usage
-        except EndpointError as error:
-            raise GaveUp(End.REQUEST_FAILED, f"the seat '{name}': {error}") from error
+        except ChatRequestError as error:
+            raise TeamGaveUpError(
+                AttemptStatus.REQUEST_FAILED, f"the team member '{name}': {error}"
+            ) from error
         finally:
-            use = SeatUse(1, time.perf_counter() - began, usage)
-            self.used[name] = self.used[name] + use if name in self.used else use
+            use = MemberUsage(1, time.perf_counter() - start, usage)
+            self.usage[name] = self.usage[name] + use if name in self.usage else use
         return reply
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seated:
-    """A team with models in its seats, the tools it may use, and what one attempt may spend."""
+class TeamAgent:
+    """A team with a model for each member, the tools it may use, and what one attempt may spend."""
 
     team: Team
-    seats: Mapping[str, Seat]
+    members: Mapping[str, TeamMember]
     tools: Sequence[AnyTool]
     max_calls: int
     turn_tokens: int  # of one reply
     call_seconds: float  # of one call, of opening and of closing a tool
 
-    async def attempt(self, task: Task, key: str) -> Attempt:
+    async def attempt(self, task: Task, key: str) -> AgentAttempt:
         """Let the team answer. What it had written and used when it gave up is kept."""
-        steps: list[Step] = []
-        used: dict[str, SeatUse] = {}
-        end, detail = End.MALFORMED, "the team ended without an answer"
+        steps: list[DemoStep] = []
+        member_usage: dict[str, MemberUsage] = {}
+        status, detail = AttemptStatus.MALFORMED, "the team ended without an answer"
         try:
-            async with open_tools(self.tools, task, self.call_seconds) as tools:
-                board = Board(
+            async with open_session_tools(self.tools, task, self.call_seconds) as tools:
+                board = Blackboard(
                     task=task,
                     key=key,
-                    seats=self.seats,
+                    members=self.members,
                     tools=tools,
                     max_calls=self.max_calls,
                     turn_tokens=self.turn_tokens,
                     call_seconds=self.call_seconds,
-                    fault=self.team.fault,
+                    find_fault=self.team.find_fault,
                     steps=steps,
-                    used=used,
+                    usage=member_usage,
                 )
-                await self.team.play(board)
+                await self.team.run(board)
             if steps and isinstance(steps[-1], Answer):
-                end, detail = End.ANSWERED, ""
-        except GaveUp as error:
-            end, detail = error.end, error.detail
-        except ToolDefect as error:
-            end, detail = End.TOOL_FAILED, str(error)
-        usage = sum((use.usage for use in used.values()), NOTHING)
-        return Attempt(tuple(steps), end, detail, usage, used)
+                status, detail = AttemptStatus.ANSWERED, ""
+        except TeamGaveUpError as error:
+            status, detail = error.status, error.detail
+        except ToolContractError as error:
+            status, detail = AttemptStatus.TOOL_FAILED, str(error)
+        usage = sum((use.usage for use in member_usage.values()), NO_USAGE)
+        return AgentAttempt(tuple(steps), status, detail, usage, member_usage)
 
 
-def shown(step: Step) -> str:
-    """Return a step as the seats read it."""
+def render_step(step: DemoStep) -> str:
+    """Return a step as the members read it."""
     match step:
         case Thought(text, role):
-            return f"{SPOKEN[role]}: {text}"
-        case Action(tool, arguments):
+            return f"{ROLE_LABELS[role]}: {text}"
+        case ToolCall(tool, arguments):
             return f"Call: {tool} {json.dumps(arguments, ensure_ascii=False)}"
         case Observation(text):
             return f"Observation: {text}"
@@ -297,49 +311,49 @@ def shown(step: Step) -> str:
             return f"Answer: {text}"
 
 
-def read_parts(reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
+def parse_sections(reply: ChatReply, sections: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
     """Return the parts of a reply, or what is wrong with it.
 
     Parts stand in their order, so that a text may hold the name of a part before it. Text before
     the first part, or else the reasoning of a model, is the thought where none is marked.
     """
-    reasoned, text = reasoning_and_reply(reply.text)
+    reasoned, text = split_reasoning(reply.text)
     reasoning = reply.reasoning or reasoned
     marks: dict[str, re.Match[str]] = {}
-    at = 0
-    for name in parts:
-        if mark := _mark(name).search(text, at):
-            marks[name], at = mark, mark.end()
-    begins = [mark.start() for mark in marks.values()]
-    before = text[: begins[0]].strip() if begins else ""
-    said = {}
-    for name, choices in parts.items():
-        value = before or reasoning.strip() if name == THOUGHT else ""
+    position = 0
+    for name in sections:
+        if mark := _section_pattern(name).search(text, position):
+            marks[name], position = mark, mark.end()
+    starts = [mark.start() for mark in marks.values()]
+    preamble = text[: starts[0]].strip() if starts else ""
+    texts = {}
+    for name, choices in sections.items():
+        value = preamble or reasoning.strip() if name == THOUGHT else ""
         if name in marks:
-            end = next((begin for begin in begins if begin > marks[name].start()), len(text))
-            value = _unfenced(text[marks[name].end() : end].strip())
+            end = next((start for start in starts if start > marks[name].start()), len(text))
+            value = _strip_fence(text[marks[name].end() : end].strip())
         if not value:
-            return f"There is no part '{_label(name)}:'"
+            return f"There is no part '{_render_label(name)}:'"
         if choices:
-            chosen = _choice(value, choices)
+            chosen = _match_choice(value, choices)
             if chosen is None:
-                return f"The part '{_label(name)}:' must be one of {', '.join(choices)}"
+                return f"The part '{_render_label(name)}:' must be one of {', '.join(choices)}"
             value = chosen
-        said[name] = value
-    return said
+        texts[name] = value
+    return texts
 
 
-def _label(name: str) -> str:
+def _render_label(name: str) -> str:
     """Return a label such as `Suggested answer` for suggested_answer."""
     return name.replace("_", " ").capitalize()
 
 
-def _mark(name: str) -> re.Pattern[str]:
+def _section_pattern(name: str) -> re.Pattern[str]:
     words = re.escape(name).replace("_", "[ _]")
     return re.compile(rf"^[ \t>*#]*{words}[ \t*]*:[ \t*]*", re.IGNORECASE | re.MULTILINE)
 
 
-def _choice(value: str, choices: Sequence[str]) -> str | None:
+def _match_choice(value: str, choices: Sequence[str]) -> str | None:
     """Return the choice that a value begins with, the longest if several do."""
     for choice in sorted(choices, key=len, reverse=True):
         if re.match(rf"\W*{re.escape(choice)}(?!\w|\.\d)", value, re.IGNORECASE):
@@ -347,7 +361,7 @@ def _choice(value: str, choices: Sequence[str]) -> str | None:
     return None
 
 
-def _unfenced(value: str) -> str:
+def _strip_fence(value: str) -> str:
     """Return the content of a fenced block that is the whole value."""
-    fenced = FENCED.fullmatch(value)
+    fenced = FENCED_PATTERN.fullmatch(value)
     return fenced[1] if fenced else value

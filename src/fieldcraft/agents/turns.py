@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from fieldcraft.rollout.turns import Conversation
-from fieldcraft.types import Action, Answer, Author, Segment, Status
+from fieldcraft.rollout.turns import RolloutSession
+from fieldcraft.types import Answer, Author, Segment, Status, ToolCall
 
 
-async def look_up(conversation: Conversation, query: str) -> None:
+async def append_search(rollout: RolloutSession, query: str) -> None:
     """Search, and append the result. If only a token ends a turn, the token is written, too: the
     model did not know that its turn was over."""
-    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
-    if not dialect.stop and not dialect.end.ended(trajectory.segments[-1].ids):
-        ended = Segment(Author.TOOL, [dialect.end.token], dialect.end.text)
-        trajectory.segments.append(ended)
-    await conversation.act((Action("search", {"query": query}),))
+    trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
+    if not dialect.stop_strings and not dialect.turn_end.ends_turn(trajectory.segments[-1].ids):
+        end_segment = Segment(Author.TOOL, [dialect.turn_end.token_id], dialect.turn_end.text)
+        trajectory.segments.append(end_segment)
+    await rollout.run_calls((ToolCall("search", {"query": query}),))
 
 
-def conclude(conversation: Conversation, first_turn: int = 0) -> None:
+def finish_from_text(rollout: RolloutSession, first_turn: int = 0) -> None:
     """Read the answer from the joined turns of the model, starting at `first_turn`. A truncated
     trajectory has no answer."""
-    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
+    trajectory, dialect = rollout.trajectory, rollout.tool_session.dialect
     if trajectory.status is Status.TRUNCATED:
         return
-    written = ["".join(trajectory.policy_texts[first_turn:])]
-    move = dialect.parse(written)
-    conversation.conclude(move if isinstance(move, Answer) else None)
-    trajectory.well_formed = dialect.well_formed(written)
+    turns = ["".join(trajectory.policy_turns[first_turn:])]
+    parsed = dialect.parse(turns)
+    rollout.finish(parsed if isinstance(parsed, Answer) else None)
+    trajectory.well_formed = dialect.is_well_formed(turns)

@@ -12,17 +12,17 @@ from statistics import fmean, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 EPSILON = 1e-6  # added to standard deviations
 
 
-def mean_of_group(rewards_G: Sequence[float]) -> list[float]:
+def group_mean_baseline(rewards_G: Sequence[float]) -> list[float]:
     """Return the mean reward of the group for each rollout, the baseline of GRPO (arXiv 2402.03300,
     section 4.1) and Dr.GRPO (arXiv 2503.20783)."""
     return [fmean(rewards_G)] * len(rewards_G)
 
 
-def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
+def leave_one_out_baseline(rewards_G: Sequence[float]) -> list[float]:
     """Return the leave-one-out baseline of RLOO (arXiv 2402.14740). It does not depend on the
     rollout's own reward. A single rollout is compared with itself, which teaches nothing."""
     if len(rewards_G) == 1:
@@ -31,36 +31,38 @@ def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
     return [(total - reward) / (len(rewards_G) - 1) for reward in rewards_G]
 
 
-def deviation(rewards_G: Sequence[float]) -> float:
+def group_std(rewards_G: Sequence[float]) -> float:
     """Return the divisor of GRPO: the standard deviation of the population, never 0."""
     return pstdev(rewards_G) + EPSILON
 
 
-def returns_to_go(rewards_T: Floats, gamma: float = 1.0) -> Floats:
+def discounted_returns(rewards_T: Float64Array, gamma: float = 1.0) -> Float64Array:
     """Return the discounted sums of the rewards from each token on: G_t = r_t + gamma G_{t+1}."""
     return gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lam=1.0)
 
 
-def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Floats:
+def gae(
+    rewards_T: Float64Array, values_T: Float64Array, *, gamma: float, lam: float
+) -> Float64Array:
     """Return the advantages of generalised advantage estimation (arXiv 1506.02438, equation 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, with V = 0 after the
     last token. `values_T[t]` is the value of the context before token t.
     """
     advantages_T = np.zeros(len(rewards_T))
-    advantage, following = 0.0, 0.0
+    advantage, next_value = 0.0, 0.0
     for t in reversed(range(len(rewards_T))):
-        delta = rewards_T[t] + gamma * following - values_T[t]
+        delta = rewards_T[t] + gamma * next_value - values_T[t]
         advantage = delta + gamma * lam * advantage
-        advantages_T[t], following = advantage, values_T[t]
+        advantages_T[t], next_value = advantage, values_T[t]
     return advantages_T
 
 
-def whiten(parts: Sequence[Floats]) -> list[Floats]:
+def whiten(advantages: Sequence[Float64Array]) -> list[Float64Array]:
     """Return every token's advantage minus the mean over all tokens of a step, over their standard
-    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each
+    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `advantages` has an array for each
     rollout."""
-    every = np.concatenate([*parts, np.zeros(0)])
-    if not every.size:
-        return list(parts)
-    return [(part - every.mean()) / (every.std() + EPSILON) for part in parts]
+    joined = np.concatenate([*advantages, np.zeros(0)])
+    if not joined.size:
+        return list(advantages)
+    return [(part - joined.mean()) / (joined.std() + EPSILON) for part in advantages]

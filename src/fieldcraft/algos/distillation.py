@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldcraft.algos.losses import LIMIT, Metrics, Surrogate, TokenBatch
+from fieldcraft.algos.losses import MAX_LOG_RATIO, Metrics, PolicyGradientLoss, TokenBatch
 
-CHUNK = 2**22  # numbers of a chunk: rows of vocabulary size are never all normalised at once
+MAX_CHUNK_ELEMENTS = (
+    2**22
+)  # numbers of a chunk: rows of vocabulary size are never all normalised at once
 
 
-def sampled_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> NDArray[Any]:
+def compute_teacher_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> NDArray[Any]:
     """Return log q - log p of each token that was sampled, within +-20: the advantage of policy
     gradient.
 
@@ -33,7 +35,7 @@ def sampled_advantages(logp_T: NDArray[Any], teacher_logp_T: NDArray[Any]) -> ND
     pays for itself alone (a discount of 0), as in Thinking Machines' "On-Policy Distillation"
     (2025, thinkingmachines.ai/blog/on-policy-distillation).
     """
-    return (teacher_logp_T - logp_T).clip(-LIMIT, LIMIT)
+    return (teacher_logp_T - logp_T).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) -> Tensor:
@@ -47,8 +49,8 @@ def reverse_kl(logits_TV: Tensor, teacher_TV: Tensor, top_k: int | None = None) 
     words that both have are compared.
     """
     width = min(logits_TV.shape[-1], teacher_TV.shape[-1])
-    found: Tensor = _ReverseKL.apply(logits_TV[:, :width], teacher_TV[:, :width], top_k)
-    return found
+    kl_T: Tensor = _ReverseKL.apply(logits_TV[:, :width], teacher_TV[:, :width], top_k)
+    return kl_T
 
 
 class _ReverseKL(torch.autograd.Function):
@@ -64,8 +66,8 @@ class _ReverseKL(torch.autograd.Function):
         ctx.save_for_backward(logits_TV, teacher_TV)
         ctx.top_k = top_k
         kl_T = logits_TV.new_empty(len(logits_TV))
-        for rows in _chunks(logits_TV):
-            p_RV, ratio_RV = _log_ratios(logits_TV[rows], teacher_TV[rows], top_k)
+        for rows in _split_rows(logits_TV):
+            p_RV, ratio_RV = _compute_log_ratios(logits_TV[rows], teacher_TV[rows], top_k)
             kl_T[rows] = (p_RV * ratio_RV).sum(-1)
         return kl_T
 
@@ -74,20 +76,22 @@ class _ReverseKL(torch.autograd.Function):
     def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None]:
         logits_TV, teacher_TV = ctx.saved_tensors
         grad_TV = torch.empty_like(logits_TV)
-        for rows in _chunks(logits_TV):
-            p_RV, ratio_RV = _log_ratios(logits_TV[rows], teacher_TV[rows], ctx.top_k)
+        for rows in _split_rows(logits_TV):
+            p_RV, ratio_RV = _compute_log_ratios(logits_TV[rows], teacher_TV[rows], ctx.top_k)
             ratio_RV -= (p_RV * ratio_RV).sum(-1, keepdim=True)
             grad_TV[rows] = p_RV.mul_(ratio_RV).mul_(grad_T[rows, None])
         return grad_TV, None, None
 
 
-def _chunks(logits_TV: Tensor) -> Iterator[slice]:
-    rows = max(CHUNK // logits_TV.shape[1], 1)
+def _split_rows(logits_TV: Tensor) -> Iterator[slice]:
+    rows = max(MAX_CHUNK_ELEMENTS // logits_TV.shape[1], 1)
     for start in range(0, len(logits_TV), rows):
         yield slice(start, start + rows)
 
 
-def _log_ratios(logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
+def _compute_log_ratios(
+    logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None
+) -> tuple[Tensor, Tensor]:
     """Return the student's probabilities, and log p - log q of each word or of its bucket."""
     logp_RV, logq_RV = logits_RV.log_softmax(-1), teacher_RV.log_softmax(-1)
     ratio_RV = logp_RV - logq_RV
@@ -95,24 +99,24 @@ def _log_ratios(logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None) -> tup
         top_RK = logp_RV.topk(top_k, dim=-1).indices
         rest_p_R1 = logp_RV.scatter(1, top_RK, -torch.inf).logsumexp(-1, keepdim=True)
         rest_q_R1 = logq_RV.scatter(1, top_RK, -torch.inf).logsumexp(-1, keepdim=True)
-        kept_RK = ratio_RV.gather(1, top_RK)
-        ratio_RV = (rest_p_R1 - rest_q_R1).expand_as(ratio_RV).scatter(1, top_RK, kept_RK)
+        top_ratio_RK = ratio_RV.gather(1, top_RK)
+        ratio_RV = (rest_p_R1 - rest_q_R1).expand_as(ratio_RV).scatter(1, top_RK, top_ratio_RK)
     return logp_RV.exp(), ratio_RV
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Distillation:
+class DistillationLoss:
     """The surrogate, and beside it the reverse KL of every trained token to the teacher:
     L = surrogate + sum(w * KL(p || q)) / total.
 
     Without rewards the advantages of the surrogate are 0, and what is left is the KL.
     """
 
-    surrogate: Surrogate
+    policy_loss: PolicyGradientLoss
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
         assert batch.teacher_kl_T is not None, "the step was given no teacher"
-        loss, metrics = self.surrogate(batch, total)
+        loss, metrics = self.policy_loss(batch, total)
         kl_T = batch.weight_T * batch.teacher_kl_T
         loss = loss + kl_T.sum() / total
         kl = kl_T.detach().sum() / total

@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
     """Return log softmax(logits) at the targets, and the entropy of softmax(logits) in nats. Both
     have the shape T and are differentiable once."""
-    found: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
-    return found
+    result: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
+    return result
 
 
 class _LogpAndEntropy(torch.autograd.Function):
@@ -23,7 +23,9 @@ class _LogpAndEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        logp_T, entropy_T, lse_T = score_logits(logits_TV, targets_T, torch.empty_like(logits_TV))
+        logp_T, entropy_T, lse_T = logp_entropy_logsumexp(
+            logits_TV, targets_T, torch.empty_like(logits_TV)
+        )
         ctx.save_for_backward(logits_TV, targets_T, lse_T, entropy_T)
         return logp_T, entropy_T
 
@@ -37,16 +39,16 @@ class _LogpAndEntropy(torch.autograd.Function):
         return logits_grad(logp_TV, targets_T, entropy_T, logp_grad_T, entropy_grad_T), None
 
 
-def score_logits(
-    logits_TV: Tensor, targets_T: Tensor, space_TV: Tensor
+def logp_entropy_logsumexp(
+    logits_TV: Tensor, targets_T: Tensor, buffer_TV: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log-probabilities of the targets, entropies and log of the sum of exp(logits),
-    each of shape T. `space_TV` is overwritten."""
+    each of shape T. `buffer_TV` is overwritten."""
     largest_T1 = logits_TV.amax(-1, keepdim=True)
-    torch.sub(logits_TV, largest_T1, out=space_TV).exp_()
-    sum_T = space_TV.sum(-1)
+    torch.sub(logits_TV, largest_T1, out=buffer_TV).exp_()
+    sum_T = buffer_TV.sum(-1)
     lse_T = largest_T1[:, 0] + sum_T.log()
-    mean_T = torch.einsum("tv,tv->t", space_TV, logits_TV) / sum_T
+    mean_T = torch.einsum("tv,tv->t", buffer_TV, logits_TV) / sum_T
     logp_T = logits_TV.gather(1, targets_T[:, None])[:, 0] - lse_T
     return logp_T, lse_T - mean_T, lse_T
 

@@ -18,9 +18,9 @@ from torch.nn.functional import logsigmoid
 
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
-LIMIT = 20.0  # of a log-ratio: exp of more would dominate everything else in a step
-KL_LIMIT = 10.0  # of k3: near LIMIT it is 5e8, and one token would be the whole step
-NOISE = 1e-3  # log-probabilities of one token under the same weights differ by less
+MAX_LOG_RATIO = 20.0  # of a log-ratio: exp of more would dominate everything else in a step
+MAX_K3 = 10.0  # of k3: near MAX_LOG_RATIO it is 5e8, and one token would be the whole step
+LLDS_TOLERANCE = 1e-3  # log-probabilities of one token under the same weights differ by less
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class TokenBatch:
     of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
     those of the frozen reference. `entropy_T` is the entropy of the distribution of each token,
     `teacher_kl_T` its reverse KL to that of a teacher, where there is one. All are at the
-    temperature of sampling. `fresh_T` is 1 for the tokens that the policy sampled as it is at the
-    beginning of the step, 0 for older ones; None: all are. `seq_T` numbers the sequence of each
-    token, 0..S-1; `turn_T` numbers the unbroken runs of trained tokens, the policy's turns.
+    temperature of sampling. `current_version_T` is 1 for the tokens that the policy sampled as it
+    is at the beginning of the step, 0 for older ones; None: all are. `seq_T` numbers the sequence
+    of each token, 0..S-1; `turn_T` numbers the unbroken runs of trained tokens, the policy's turns.
     """
 
     logp_T: Tensor
@@ -47,11 +47,11 @@ class TokenBatch:
     ref_logp_T: Tensor
     num_sequences: int
     teacher_kl_T: Tensor | None = None
-    fresh_T: Tensor | None = None
+    current_version_T: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CrossEntropy:
+class CrossEntropyLoss:
     """Supervised fine-tuning: L = -sum(w * logp) / total weight of the step."""
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
@@ -60,7 +60,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contrastive:
+class ContrastiveLoss:
     """Step-level contrastive loss of AutoCoA's SFT-1 (arXiv 2503.06580, section 3.2.2).
 
     Sequences 2p and 2p+1 are the chosen and the rejected step of pair p. With P the mean token
@@ -86,7 +86,7 @@ class Contrastive:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surrogate:
+class PolicyGradientLoss:
     """The policy-gradient surrogate, of which each algorithm of the family is a setting.
 
     Per token, with log-ratios clamped to +-20 and A the advantage:
@@ -125,10 +125,10 @@ class Surrogate:
     llds_coef: float = 0.0
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
-        ratio_T = self._ratio(batch)
-        gain_T, clipped_T = self._gain(ratio_T, batch)
-        importance_T, kept_T = self._mismatch(batch)
-        loss_T = -importance_T * gain_T
+        ratio_T = self._policy_ratio(batch)
+        objective_T, clipped_T = self._clipped_objective(ratio_T, batch)
+        importance_T, accepted_T = self._sampler_correction(batch)
+        loss_T = -importance_T * objective_T
         if self.entropy_coef:
             loss_T = loss_T - self.entropy_coef * batch.entropy_T
         w_T = batch.weight_T
@@ -137,74 +137,78 @@ class Surrogate:
             "ratio": w_T * ratio_T,
             "clip_fraction": w_T * clipped_T,
             "log_ratio_abs": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),
-            "sampler_gap": w_T * _sampler_gap(batch),
+            "sampler_gap": w_T * _sampler_logp_difference(batch),
         }
         if self.kl_coef:
-            delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
-            kl_T = (delta_T.exp() - delta_T - 1).clamp(max=KL_LIMIT)
+            delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+            kl_T = (delta_T.exp() - delta_T - 1).clamp(max=MAX_K3)
             loss_T = loss_T + self.kl_coef * kl_T
             metrics["kl_ref"] = w_T * kl_T
         if self.llds_coef:
-            llds_T = _llds(batch)
+            llds_T = _llds_penalty(batch)
             loss_T = loss_T + self.llds_coef * llds_T
             metrics["llds"] = w_T * llds_T
         if self.importance_cap is not None:
             metrics["importance"] = w_T * importance_T
         if self.reject is not None:
-            metrics["rejected"] = w_T * (1 - kept_T)
-        loss = (w_T * kept_T * loss_T).sum() / total
+            metrics["rejected"] = w_T * (1 - accepted_T)
+        loss = (w_T * accepted_T * loss_T).sum() / total
         sums = {name: value_T.detach().sum() / total for name, value_T in metrics.items()}
         return loss, {"loss": loss.detach(), **sums}
 
-    def _ratio(self, batch: TokenBatch) -> Tensor:
+    def _policy_ratio(self, batch: TokenBatch) -> Tensor:
         """Return the ratio r of the policy to the one that the step began with."""
-        log_ratio_T = (batch.logp_T - batch.old_logp_T).clamp(-LIMIT, LIMIT)
+        log_ratio_T = (batch.logp_T - batch.old_logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         if self.ratio == "sequence":
-            mean_T = _over_sequence(log_ratio_T.detach(), batch, mean=True)
+            mean_T = _reduce_over_sequence(log_ratio_T.detach(), batch, mean=True)
             log_ratio_T = mean_T + batch.logp_T - batch.logp_T.detach()
         return log_ratio_T.exp()
 
-    def _gain(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def _clipped_objective(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Return the gain, and a mask of the tokens whose gain a clip has changed."""
         adv_T = batch.advantage_T
         bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
         if self.clip == "cispo":
             return bounded_T.detach() * adv_T * batch.logp_T, bounded_T != ratio_T
-        gain_T = torch.minimum(ratio_T * adv_T, bounded_T * adv_T)
+        objective_T = torch.minimum(ratio_T * adv_T, bounded_T * adv_T)
         if self.dual_clip is not None:
             floor_T = torch.where(adv_T < 0, self.dual_clip * adv_T, -torch.inf)
-            gain_T = torch.maximum(gain_T, floor_T)
-        return gain_T, gain_T != ratio_T * adv_T
+            objective_T = torch.maximum(objective_T, floor_T)
+        return objective_T, objective_T != ratio_T * adv_T
 
-    def _mismatch(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def _sampler_correction(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Return the weight between sampler and trainer, and a mask with 1 for each token that is
         close enough."""
         log_token_T = batch.old_logp_T - batch.sampled_logp_T
         ones_T = torch.ones_like(batch.weight_T)
 
-        def quotient(level: str) -> Tensor:
+        def importance_ratio(level: str) -> Tensor:
             log_T = log_token_T
             if level != "token":
-                log_T = _over_sequence(log_token_T, batch, mean=level == "geometric")
-            return log_T.clamp(-LIMIT, LIMIT).exp()
+                log_T = _reduce_over_sequence(log_token_T, batch, mean=level == "geometric")
+            return log_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
-        importance_T, kept_T = ones_T, ones_T
+        importance_T, accepted_T = ones_T, ones_T
         if self.importance_cap is not None:
-            importance_T = quotient(self.importance).clamp(max=self.importance_cap)
+            importance_T = importance_ratio(self.importance).clamp(max=self.importance_cap)
         if self.reject is not None:
-            near_T = quotient(self.reject)
-            kept_T = ((near_T >= self.reject_low) & (near_T <= self.reject_high)).to(ones_T.dtype)
-        return importance_T, kept_T
+            ratio_T = importance_ratio(self.reject)
+            accepted_T = ((ratio_T >= self.reject_low) & (ratio_T <= self.reject_high)).to(
+                ones_T.dtype
+            )
+        return importance_T, accepted_T
 
 
-def _sampler_gap(batch: TokenBatch) -> Tensor:
+def _sampler_logp_difference(batch: TokenBatch) -> Tensor:
     """Return the distance of the sampler's log-probabilities from the trainer's, where both had one
     policy."""
-    gap_T = (batch.logp_T - batch.sampled_logp_T).abs()
-    return gap_T if batch.fresh_T is None else batch.fresh_T * gap_T
+    difference_T = (batch.logp_T - batch.sampled_logp_T).abs()
+    return (
+        difference_T if batch.current_version_T is None else batch.current_version_T * difference_T
+    )
 
 
-def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
+def _reduce_over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
     """Return the sum or mean of x over the trained tokens of each token's sequence."""
     trained_T = (batch.weight_T > 0).to(x_T.dtype)
     zeros_S = x_T.new_zeros(batch.num_sequences)
@@ -214,10 +218,10 @@ def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
     return sum_S[batch.seq_T]
 
 
-def _llds(batch: TokenBatch) -> Tensor:
+def _llds_penalty(batch: TokenBatch) -> Tensor:
     """Return max(0, old - logp) for turns that fell as a whole, in rollouts that were not bad."""
-    fall_T = (batch.old_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
-    fall_T = torch.where(fall_T.abs() < NOISE, 0 * fall_T, fall_T)
+    fall_T = (batch.old_logp_T - batch.logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    fall_T = torch.where(fall_T.abs() < LLDS_TOLERANCE, 0 * fall_T, fall_T)
     trained_T = (batch.weight_T > 0).to(fall_T.dtype)
     turns = int(batch.turn_T.max()) + 1
     fall_R = fall_T.new_zeros(turns).index_add(0, batch.turn_T, fall_T.detach() * trained_T)
@@ -255,7 +259,7 @@ class ValueLoss:
         }
 
 
-class Objective(Protocol):
+class LossFunction(Protocol):
     """A loss over a micro-batch, divided by `total`, and metrics that are sums divided by it."""
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]: ...

@@ -10,65 +10,72 @@ from typing import Annotated, Any
 import typer
 
 from fieldcraft.cli.app import (
-    Allow,
-    Device,
-    Dialect,
-    Index,
-    Limit,
-    Out,
-    SearchUrl,
+    AllowOption,
+    DeviceOption,
+    DialectOption,
+    IndexOption,
+    LimitOption,
+    OutOption,
+    SearchUrlOption,
+    announce_imports,
     app,
-    loading,
-    refuse_used,
+    require_empty_folder,
 )
-from fieldcraft.cli.sampling import From, MinP, Temperature, TopK, TopP, given
-from fieldcraft.config.addresses import refuse_secret
-from fieldcraft.config.names import Kind, require
-from fieldcraft.config.sections import Dtype, JudgeModel
-from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
-from fieldcraft.hub.push import push_folder, target_of
-from fieldcraft.records.files import refuse_unwritable, write_json
-from fieldcraft.runs.folder import find_model, find_part
-from fieldcraft.runs.loop import run_async
-from fieldcraft.terminal.console import CleanConsole, say
-from fieldcraft.terminal.progress import TerminalSink
-from fieldcraft.terminal.trajectories import print_trajectory
+from fieldcraft.cli.sampling import (
+    MinPOption,
+    SamplingOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    collect_sampling_keys,
+)
+from fieldcraft.config.names import ComponentKind, resolve_path
+from fieldcraft.config.sections import Dtype, JudgeConfig
+from fieldcraft.config.url_secrets import require_no_secret
+from fieldcraft.evals.tables import build_detail_tables, build_pairwise_table, build_results_table
+from fieldcraft.hub.push import parse_push_target, push_folder
+from fieldcraft.records.files import require_writable, write_json
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.folder import find_model, find_unmerged_checkpoint
+from fieldcraft.terminal.console import CleanConsole, print_line
+from fieldcraft.terminal.progress import TerminalReporter
+from fieldcraft.terminal.trajectory_text import print_trajectory
 from fieldcraft.types import Task, UserError
 
-SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
+MAX_SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
 
 
 @app.command()
 def ask(
     question: str,
     model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
-    index: Index = None,
-    search_url: SearchUrl = None,
-    dialect: Dialect = None,
-    device: Device = "auto",
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    sampling: From = None,
-    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
-    allow: Allow = None,
+    index: IndexOption = None,
+    search_url: SearchUrlOption = None,
+    dialect: DialectOption = None,
+    device: DeviceOption = "auto",
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    sampling: SamplingOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    allow: AllowOption = None,
 ) -> None:
-    """Watch one agent think, act and answer; greedily, unless an option says otherwise."""
+    """Ask one agent a question and print how it thinks, acts and answers; greedy by default."""
     if not question.strip():
         raise UserError("the question is empty: write one, in quotation marks.")
-    check_agents([model], dialect, index, search_url)
-    with loading():
+    require_valid_agents([model], dialect, index, search_url)
+    with announce_imports():
         from fieldcraft.runs.agent import find_agent
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
-    keys = given(temperature, top_k, top_p, min_p, sampling)
+    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
     trajectory = agent.ask(question, seed=seed, **keys)
     print_trajectory(trajectory, CleanConsole())
 
 
-Push = Annotated[str | None, typer.Option(help="Also send it to the hub, as org/name.")]
-Private = Annotated[bool, typer.Option("--private", help="A new model there is private.")]
+PushOption = Annotated[str | None, typer.Option(help="Also send it to the hub, as org/name.")]
+PrivateOption = Annotated[bool, typer.Option("--private", help="A new model there is private.")]
 
 
 @app.command()
@@ -76,189 +83,196 @@ def export(
     model: Annotated[
         Path, typer.Argument(help="A run, a stage, a checkpoint or a name on the hub.")
     ],
-    out: Out,
+    out: OutOption,
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
-    push: Push = None,
-    private: Private = False,
-    allow: Allow = None,
+    push: PushOption = None,
+    private: PrivateOption = False,
+    allow: AllowOption = None,
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
-    refuse_used(out)
-    target = None if push is None else target_of(push)
+    require_empty_folder(out)
+    target = None if push is None else parse_push_target(push)
     from fieldcraft.runs.trust import require_trust
 
-    require_trust(*(find_part(model) or find_model(model)))
-    with loading():
-        from fieldcraft.runs.exporting import export
+    require_trust(*(find_unmerged_checkpoint(model) or find_model(model)))
+    with announce_imports():
+        from fieldcraft.runs.export import export
 
     export(model, out, dtype)
-    say(out)
+    print_line(out)
     if target is not None:
-        say(push_folder(out, target, "private" if private else "public"))
+        print_line(push_folder(out, target, "private" if private else "public"))
 
 
-Models = Annotated[
+ModelsOption = Annotated[
     list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
 ]
-Questions = Annotated[
+TasksOption = Annotated[
     Path | None, typer.Option(help="A file of questions, as your-data.md has them.")
 ]
-MaxLeftOut = Annotated[
+MaxLeftOutOption = Annotated[
     float, typer.Option(min=0, max=1, help="The share of questions that may be unreadable.")
 ]
-Tools = Annotated[
+ToolsOption = Annotated[
     list[str] | None,
-    typer.Option(help="Offer this tool in place of its own, as in search or my_tools:find."),
+    typer.Option(
+        help="Replace the agent's tools by this one, for example search or my_tools:find."
+    ),
 ]
-Simulator = Annotated[
-    bool, typer.Option("--simulator", help="How well each simulates its search instead.")
+SimulatorOption = Annotated[
+    bool,
+    typer.Option(
+        "--simulator", help="Instead measure how faithfully each agent simulates its search."
+    ),
 ]
-Samples = Annotated[
+SamplesOption = Annotated[
     int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
 ]
-Into = Annotated[
+EvalOutOption = Annotated[
     Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
 ]
 
 
 @app.command("eval")
 def evaluate(
-    model: Models,
-    tasks: Questions = None,
-    index: Index = None,
-    search_url: SearchUrl = None,
-    tool: Tools = None,
-    dialect: Dialect = None,
-    device: Device = "auto",
-    limit: Limit = None,
-    simulator: Simulator = False,
+    model: ModelsOption,
+    tasks: TasksOption = None,
+    index: IndexOption = None,
+    search_url: SearchUrlOption = None,
+    tool: ToolsOption = None,
+    dialect: DialectOption = None,
+    device: DeviceOption = "auto",
+    limit: LimitOption = None,
+    simulator: SimulatorOption = False,
     judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
     judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
     judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
-    samples: Samples = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    sampling: From = None,
-    max_left_out: MaxLeftOut = 0.1,
-    out: Into = None,
-    allow: Allow = None,
+    samples: SamplesOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    sampling: SamplingOption = None,
+    max_left_out: MaxLeftOutOption = 0.1,
+    out: EvalOutOption = None,
+    allow: AllowOption = None,
 ) -> None:
     """Grade agents on a file of questions and compare each with the first; or, with --simulator,
     the search results that they write themselves, sampled as in training and by default for
     questions of their training."""
-    settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
+    settings = JudgeConfig(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
-    refuse_secret("judge.url", judge_url)
+    require_no_secret("judge.url", judge_url)
     if out is not None:
-        refuse_unwritable(out)
+        require_writable(out)
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
-    questions = _questions(tasks, max_left_out)[:limit] if tasks else []
-    check_agents(model, dialect, index, search_url)
-    with loading():
+    questions = _read_questions(tasks, max_left_out)[:limit] if tasks else []
+    require_valid_agents(model, dialect, index, search_url)
+    with announce_imports():
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge
 
-    keys = given(temperature, top_k, top_p, min_p, sampling)
+    keys = collect_sampling_keys(temperature, top_k, top_p, min_p, sampling)
     keys |= {} if samples is None else {"samples": samples}
     judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
     agents = {
         str(m): find_agent(m)
         .with_options(dialect, index, search_url, device)
-        .offering(tool or ())
-        .sampling(**keys)
+        .with_tools(tool or ())
+        .with_sampling(**keys)
         for m in model
     }
     if simulator:
-        _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
+        _evaluate_simulators(agents, questions or _find_train_questions(agents, limit), out)
         return
-    graded = _graded(agents, questions, judge)
+    result = _grade_agents(agents, questions, judge)
     if out is not None:
-        record = {"tasks": str(tasks), "n": len(questions)} | graded
+        record = {"tasks": str(tasks), "n": len(questions)} | result
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
-    _print_graded(graded)
+    _print_result(result)
     if out is not None:
-        say(out / "eval.json")
+        print_line(out / "eval.json")
 
 
-def _questions(file: Path, max_left_out: float) -> list[Task]:
+def _read_questions(file: Path, max_left_out: float) -> list[Task]:
     """Return the questions of a file; the reasons for which others are left out are printed."""
-    from fieldcraft.data.sources import read_questions, with_source
+    from fieldcraft.data.tasks import add_data_source, read_task_file
 
-    read = read_questions(file, max_left_out)
-    for line in read.remarks(file):
-        say(line)
-    return with_source(read.tasks, file)
+    read = read_task_file(file, max_left_out)
+    for line in read.warnings(file):
+        print_line(line)
+    return add_data_source(read.tasks, file)
 
 
-def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
+def _grade_agents(
+    agents: Mapping[str, Any], questions: Sequence[Task], judge: Any
+) -> dict[str, Any]:
     """Answer and grade the questions with every agent, and compare each agent with the first."""
-    from fieldcraft.evals.metrics import summarise
-    from fieldcraft.evals.pairwise import against_first
-    from fieldcraft.records.events import nobody
+    from fieldcraft.evals.comparison import compare_with_first
+    from fieldcraft.evals.summary import summarise_evaluation
+    from fieldcraft.records.events import ignore_event
 
-    split = next(iter(agents.values())).recipe.evaluation.leading
-    done, found = {}, {}
-    terminal = TerminalSink(CleanConsole())
+    split = next(iter(agents.values())).recipe.evaluation.leading_split
+    trajectories, summaries = {}, {}
+    reporter = TerminalReporter(CleanConsole())
     for name, agent in agents.items():
-        began = time.perf_counter()
-        done[name] = run_async(agent.answer(questions, judge, name, terminal))
-        found[name] = summarise(done[name], split) | {
-            "seconds": time.perf_counter() - began,
-            "sampling": agent.decoding(nobody).as_record(),
+        started = time.perf_counter()
+        trajectories[name] = run_async(agent.run_evaluation(questions, judge, name, reporter))
+        summaries[name] = summarise_evaluation(trajectories[name], split) | {
+            "seconds": time.perf_counter() - started,
+            "sampling": agent.resolve_decoding(ignore_event).as_record(),
         }
-    return {"evals": found, "pairwise": against_first(done, split)}
+    return {"evals": summaries, "pairwise": compare_with_first(trajectories, split)}
 
 
-def _print_graded(graded: Mapping[str, Any]) -> None:
+def _print_result(result: Mapping[str, Any]) -> None:
     console = CleanConsole()
-    console.print(results_table(graded["evals"], {}), *detail_tables(graded["evals"]))
-    if graded["pairwise"]:
-        console.print(pairwise_table(graded["pairwise"]))
+    console.print(build_results_table(result["evals"], {}), *build_detail_tables(result["evals"]))
+    if result["pairwise"]:
+        console.print(build_pairwise_table(result["pairwise"]))
 
 
-def check_agents(
+def require_valid_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Raise UserError for whatever can be wrong about the agents that needs no model to see."""
     from fieldcraft.runs.trust import require_trust
-    from fieldcraft.tools.search.index import require_one_search
+    from fieldcraft.tools.search.index import require_single_search
 
     for model in models:
         require_trust(*find_model(model))
-    refuse_secret("search.url", search_url)
+    require_no_secret("search.url", search_url)
     if dialect is not None:
-        require(Kind.DIALECT, dialect)
-    require_one_search(index, search_url)
+        resolve_path(ComponentKind.DIALECT, dialect)
+    require_single_search(index, search_url)
 
 
-def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
+def _find_train_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
     """Return questions of the training of the first agent."""
     first = next(iter(agents.values()))
-    questions: list[Task] = [] if first.inputs is None else first.inputs.train_tasks()
+    questions: list[Task] = [] if first.data_source is None else first.data_source.train_tasks()
     if not questions:
         raise UserError("there are no questions to simulate for: give a file with --tasks.")
-    return questions[: limit or SIMULATED_QUESTIONS]
+    return questions[: limit or MAX_SIMULATED_QUESTIONS]
 
 
 def _evaluate_simulators(
     agents: Mapping[str, Any], questions: Sequence[Task], out: Path | None
 ) -> None:
-    from fieldcraft.evals.fidelity import fidelity_table
+    from fieldcraft.evals.fidelity import build_fidelity_table
     from fieldcraft.runs.simulating import measure_simulator
 
     console = CleanConsole()
-    terminal = TerminalSink(console)
+    reporter = TerminalReporter(console)
     found = {
-        name: run_async(measure_simulator(agent, questions, name, terminal))
+        name: run_async(measure_simulator(agent, questions, name, reporter))
         for name, agent in agents.items()
     }
     if out is not None:
         write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
-    console.print(fidelity_table(found))
+    console.print(build_fidelity_table(found))
     if out is not None:
-        say(out / "simulator.json")
+        print_line(out / "simulator.json")

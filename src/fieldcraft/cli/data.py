@@ -12,31 +12,38 @@ from typing import Annotated, Literal
 
 import typer
 
-from fieldcraft.cli.agents import check_agents
+from fieldcraft.cli.agents import require_valid_agents
 from fieldcraft.cli.app import (
-    AgentKeys,
-    Allow,
-    Device,
-    Dialect,
-    Index,
-    Out,
-    Overrides,
-    RecipeName,
-    SearchUrl,
+    AgentOverridesArgument,
+    AllowOption,
+    DeviceOption,
+    DialectOption,
+    IndexOption,
+    OutOption,
+    OverridesArgument,
+    RecipeArgument,
+    SearchUrlOption,
+    announce_imports,
     app,
-    loading,
-    refuse_used,
+    require_empty_folder,
     serve_app,
 )
-from fieldcraft.cli.sampling import From, MinP, Temperature, TopK, TopP, given
+from fieldcraft.cli.sampling import (
+    MinPOption,
+    SamplingOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    collect_sampling_keys,
+)
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.recipes.loading import load_recipe, load_world
-from fieldcraft.records.events import Events
-from fieldcraft.records.files import atomic_folder, refuse_unwritable
-from fieldcraft.records.reading import reading
-from fieldcraft.runs.beginning import refuse_other_run
-from fieldcraft.terminal.console import CleanConsole, say
-from fieldcraft.terminal.progress import TerminalSink
+from fieldcraft.recipes.loading import load_recipe, load_world_recipe
+from fieldcraft.records.events import EventBus
+from fieldcraft.records.files import atomic_folder, require_writable
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.runs.resume import require_same_recipe
+from fieldcraft.terminal.console import CleanConsole, print_line
+from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.types import UserError
 
 
@@ -44,25 +51,25 @@ from fieldcraft.types import UserError
 def world(
     name: Annotated[str, typer.Argument(help="A world's name, or module:Name of your own.")],
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write.")] = None,
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     recipe: Annotated[
-        str, typer.Option(help="Whose settings it has, if that is its world.")
+        str, typer.Option(help="Take the world settings of this recipe, if it has this world.")
     ] = "autocoa-mini",
     model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Be a web site about it, with a search.")
+        bool, typer.Option("--serve", help="Serve the world as a website with a search page.")
     ] = False,
     host: str = "127.0.0.1",
     port: int = 8000,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Write a synthetic world as files: what is searched, and questions to train and to test on.
 
     With --serve it is a web site instead.
     """
     if (out is None) != serve:
-        raise UserError("say what becomes of the world: --out FOLDER, or --serve.")
-    settings = load_world(name, recipe, overrides or [])
+        raise UserError("give either --out FOLDER or --serve.")
+    settings = load_world_recipe(name, recipe, overrides or [])
     if out is None:
         _serve_world(settings, host, port)
     else:
@@ -78,42 +85,42 @@ def _serve_world(recipe: Recipe, host: str, port: int) -> None:
 
 
 def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
-    from fieldcraft.runs.inputs import make_inputs
+    from fieldcraft.runs.inputs import make_data_source
 
-    refuse_used(out)
-    inputs = make_inputs(recipe)
+    require_empty_folder(out)
+    inputs = make_data_source(recipe)
     if model:
-        with loading():
+        with announce_imports():
             from fieldcraft.runs.first_model import write_first_model
     with atomic_folder(out) as draft:
-        inputs.write_world(draft)
+        inputs.write_files(draft)
         if model:
             write_first_model(inputs, draft / "model")
-    for line in (*inputs.remarks(), *inputs.remarks_on_corpus(), *sorted(out.iterdir())):
-        say(line)
+    for line in (*inputs.warnings(), *inputs.corpus_warnings(), *sorted(out.iterdir())):
+        print_line(line)
 
 
 @app.command()
 def synthesise(
-    recipe: RecipeName,
-    overrides: Overrides = None,
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
     out: Annotated[Path | None, typer.Option(help="By default runs/RECIPE-questions.")] = None,
     depth: Annotated[int, typer.Option(min=0, help="Questions with one more hop.")] = 100,
     width: Annotated[int, typer.Option(min=0, help="Questions joined from several.")] = 100,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Make harder questions from those of a recipe, by its world or by its teacher's model."""
     settings = load_recipe(recipe, overrides or [])
     folder = out or Path("runs", f"{settings.recipe}-questions")
-    refuse_other_run(folder, settings)
-    refuse_unwritable(folder)
-    with loading():
-        from fieldcraft.runs.synthesising import synthesise_for
+    require_same_recipe(folder, settings)
+    require_writable(folder)
+    with announce_imports():
+        from fieldcraft.runs.synthesising import synthesise_questions
 
-    events = Events([TerminalSink(CleanConsole())])
-    made = synthesise_for(settings, folder, depth, width, events)
+    events = EventBus([TerminalReporter(CleanConsole())])
+    questions_folder = synthesise_questions(settings, folder, depth, width, events)
     for name in ("tasks.jsonl", "card.html"):
-        say(made / name)
+        print_line(questions_folder / name)
 
 
 @app.command()
@@ -136,18 +143,18 @@ def convert(
     from fieldcraft.data.formats import convert as formats
 
     if not out.suffix:
-        refuse_used(out)
-    refuse_unwritable(out)
+        require_empty_folder(out)
+    require_writable(out)
     written, reasons = formats.convert(source, to, out, max_left_out)
     for reason, count in reasons.most_common():
-        say(f"{count} left out: {reason}")
-    say(f"{out}: {written} written")
+        print_line(f"{count} left out: {reason}")
+    print_line(f"{out}: {written} written")
 
 
 @app.command("index")
-def build(
+def index_corpus(
     corpus: Annotated[Path, typer.Argument(help="Passages, or a HotpotQA or MuSiQue file.")],
-    out: Out,
+    out: OutOption,
     encoder: Annotated[
         str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
     ] = None,
@@ -163,28 +170,28 @@ def build(
     ] = 0.1,
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
-    from fieldcraft.data.corpora import Corpus
+    from fieldcraft.data.corpora import CorpusFile
     from fieldcraft.tools.search.index import build_index
 
-    refuse_unwritable(out)
+    require_writable(out)
     # An encoder is loaded by torch.
-    with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
-        source = Corpus(corpus, max_left_out)
-        for line in source.remarks():
-            say(line)
-        passages = source.ensure(Path(draft, "corpus.jsonl"))
+    with tempfile.TemporaryDirectory() as draft, announce_imports() if encoder else nullcontext():
+        source = CorpusFile(corpus, max_left_out)
+        for line in source.warnings():
+            print_line(line)
+        passages = source.ensure_passages(Path(draft, "corpus.jsonl"))
         index = build_index(
             passages, out, ranking=ranking, encoder=encoder, approximate=approximate
         )
-    say(f"{out}: {len(index)} passages")
+    print_line(f"{out}: {len(index)} passages")
 
 
 @serve_app.command("search")
-def serve(
+def serve_index(
     index: Annotated[Path, typer.Option(help="A folder that 'fieldcraft index' wrote.")],
     host: str = "127.0.0.1",
     port: int = 8000,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Serve a search index with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search.index import require_trusted_index
@@ -193,12 +200,12 @@ def serve(
     require_trusted_index(index)
 
     if (index / "manifest.json").exists():  # with an encoder it takes a while
-        say(f"Opening {index} ...", file=sys.stderr)
+        print_line(f"Opening {index} ...", file=sys.stderr)
     serve_search(index, host, port)
 
 
 @serve_app.command("sandbox")
-def sandbox(
+def serve_code_sandbox(
     host: str = "127.0.0.1",
     port: int = 8080,
     concurrent: Annotated[
@@ -221,7 +228,7 @@ def sandbox(
 @serve_app.command("agent")
 def serve_trained_agent(
     model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
-    overrides: AgentKeys = None,
+    overrides: AgentOverridesArgument = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     name: Annotated[
@@ -229,9 +236,12 @@ def serve_trained_agent(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests answered at once.")] = 64,
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a place.")] = 256,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For each request, waiting too.")] = 300,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time limit of a request in seconds, including its wait.")
+    ] = 300,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for what is under way when it is stopped.")
+        float,
+        typer.Option(min=0, help="Seconds that active requests may take after a shutdown signal."),
     ] = 30,
     token_env: Annotated[
         str | None, typer.Option(help="The environment variable with the token clients must send.")
@@ -240,40 +250,42 @@ def serve_trained_agent(
     record: Annotated[
         Path | None, typer.Option(help="Keep every request, and feedback, in this folder.")
     ] = None,
-    index: Index = None,
-    search_url: SearchUrl = None,
-    dialect: Dialect = None,
-    device: Device = "auto",
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    sampling: From = None,
-    allow: Allow = None,
+    index: IndexOption = None,
+    search_url: SearchUrlOption = None,
+    dialect: DialectOption = None,
+    device: DeviceOption = "auto",
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    sampling: SamplingOption = None,
+    allow: AllowOption = None,
 ) -> None:
     """Serve a trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
     token = read_token(token_env, token_file)
-    check_agents([model], dialect, index, search_url)
-    with loading():
+    require_valid_agents([model], dialect, index, search_url)
+    with announce_imports():
         try:
-            from fieldcraft.serving.server import Address, serve_agent
+            from fieldcraft.serving.server import ListenAddress, serve_agent
         except ModuleNotFoundError as error:
             raise UserError(
                 f"serving an agent needs the package '{error.name}': pip install"
                 " 'fieldcraft[serve]'."
             ) from error
         from fieldcraft.runs.agent import find_agent
-        from fieldcraft.runs.sampling import make_sampling, resolve_sampling
-        from fieldcraft.serving.service import Limits
+        from fieldcraft.runs.sampling import make_sampling_config, resolve_decoding
+        from fieldcraft.serving.service import ServiceLimits
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
-    agent = agent.overridden(overrides or ())
-    limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
-    address = Address(host=host, port=port, token=token)
-    sink = TerminalSink(CleanConsole())
-    keys = make_sampling(**given(temperature, top_k, top_p, min_p, sampling))
-    how = resolve_sampling(keys, agent.model, sink)
-    serve_agent(agent, name or model.resolve().name, address, limits, how, record, sink)
+    agent = agent.with_overrides(overrides or ())
+    limits = ServiceLimits(
+        concurrency=concurrency, queue=queue, timeout_seconds=seconds, shutdown_grace_seconds=grace
+    )
+    address = ListenAddress(host=host, port=port, token=token)
+    reporter = TerminalReporter(CleanConsole())
+    keys = make_sampling_config(**collect_sampling_keys(temperature, top_k, top_p, min_p, sampling))
+    decoding = resolve_decoding(keys, agent.model, reporter)
+    serve_agent(agent, name or model.resolve().name, address, limits, decoding, record, reporter)
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:
@@ -281,7 +293,7 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
     if variable is not None and file is not None:
         raise UserError("there can be one token: give --token-env or --token-file, not both.")
     if file is not None:
-        with reading(file, "give a file with a token"):
+        with raise_read_errors(file, "give a file with a token"):
             token = file.read_text("utf-8").strip()
     elif variable is not None:
         token = os.environ.get(variable, "").strip()
@@ -295,7 +307,8 @@ def read_token(variable: str | None, file: Path | None) -> str | None:
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="As in engine.")]
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a script in bench/, for example engine.")],
 ) -> None:
     """Run a comparison of bench/, with its own options behind its name; from a checkout only."""
     folder = Path(__file__).parents[3] / "bench"
@@ -304,7 +317,7 @@ def bench(
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
-    say(f"Running bench/{name}.py ...", file=sys.stderr)
+    print_line(f"Running bench/{name}.py ...", file=sys.stderr)
     sys.argv = [str(scripts[name]), *context.args]
     sys.path.insert(0, str(folder))  # scripts share modules, as when Python runs them
     try:

@@ -21,15 +21,15 @@ from fieldcraft.cli import agents, branching, data, plan, runs, show, view
 from fieldcraft.cli.app import (
     app,
 )
-from fieldcraft.recipes.consent import ConsentNeeded
-from fieldcraft.records.paths import argument_at_home
-from fieldcraft.records.waits import hearing_waits
-from fieldcraft.terminal.console import forget_impossible_sizes, say
+from fieldcraft.recipes.consent import ConsentRequiredError
+from fieldcraft.records.paths import expand_home_in_argument
+from fieldcraft.records.waits import report_waits_to
+from fieldcraft.terminal.console import drop_invalid_sizes, print_line
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
-MOMENT = 0.05  # seconds, in which the callback that was interrupted has returned
-COMMANDS = (runs, plan, agents, show, view, branching, data)  # each registers its commands
+RERAISE_DELAY_SECONDS = 0.05  # seconds, in which the callback that was interrupted has returned
+COMMAND_MODULES = (runs, plan, agents, show, view, branching, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,74 +41,76 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
-    forget_impossible_sizes()
-    given = [*map(argument_at_home, sys.argv[1:] if arguments is None else arguments)]
-    mistakes = _run(given)
-    while mistakes and _gives_consent(mistakes[0]):
-        mistakes = _run(given)
-    if mistakes:
-        say(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
+    drop_invalid_sizes()
+    argv = [*map(expand_home_in_argument, sys.argv[1:] if arguments is None else arguments)]
+    errors = _run_command(argv)
+    while errors and _ask_for_consent(errors[0]):
+        errors = _run_command(argv)
+    if errors:
+        print_line(f"fieldcraft: {_format_error(errors[0])}", file=sys.stderr)
         sys.exit(2)
 
 
-def _run(arguments: Sequence[str]) -> list[UserError | OSError]:
+def _run_command(arguments: Sequence[str]) -> list[UserError | OSError]:
     """Run a command, which exits unless it made mistakes, and return these."""
-    mistakes: list[UserError | OSError] = []
+    errors: list[UserError | OSError] = []
     try:
-        with _no_lost_interrupt(), hearing_waits(_tell_wait):
+        with _reraise_lost_interrupts(), report_waits_to(_print_wait):
             app(args=[*arguments], prog_name="fieldcraft")
     except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
-        mistakes += _leaves(group)
-    return mistakes
+        errors += _flatten_errors(group)
+    return errors
 
 
-def _gives_consent(mistake: UserError | OSError) -> bool:
+def _ask_for_consent(error: UserError | OSError) -> bool:
     """Ask the user at a terminal for what a folder needs. It is loaded before anything else is
     done, so that the command can begin anew."""
-    if not isinstance(mistake, ConsentNeeded) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not isinstance(error, ConsentRequiredError) or not (
+        sys.stdin.isatty() and sys.stderr.isatty()
+    ):
         return False
-    say(f"{mistake.file} would", file=sys.stderr)
-    for ask in mistake.asks:
-        say(f"  {ask} ('{ask.key}')", file=sys.stderr)
-    say("Allow that, now and later? [y/N]", file=sys.stderr)
+    print_line(f"{error.file} would", file=sys.stderr)
+    for ask in error.requests:
+        print_line(f"  {ask} ('{ask.key}')", file=sys.stderr)
+    print_line("Allow that, now and later? [y/N]", file=sys.stderr)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         return False
-    mistake.give()
+    error.grant()
     return True
 
 
-def _tell_wait(line: str) -> None:
+def _print_wait(line: str) -> None:
     """Print a line about a long wait where nobody else listens, as in `ask` or `check`."""
-    say(line, file=sys.stderr)
+    print_line(line, file=sys.stderr)
 
 
 @contextmanager
-def _no_lost_interrupt() -> Iterator[None]:
+def _reraise_lost_interrupts() -> Iterator[None]:
     """Raise a lost KeyboardInterrupt again, a moment later. Python only reports one that is raised
     in a callback of a weak reference or in a destructor, and continues."""
-    report = sys.unraisablehook
+    original_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            threading.Timer(MOMENT, _thread.interrupt_main).start()
+            threading.Timer(RERAISE_DELAY_SECONDS, _thread.interrupt_main).start()
         else:
-            report(unraisable)
+            original_hook(unraisable)
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
-        sys.unraisablehook = report
+        sys.unraisablehook = original_hook
 
 
-def _leaves(group: BaseExceptionGroup[UserError | OSError]) -> list[UserError | OSError]:
-    found: list[UserError | OSError] = []
+def _flatten_errors(group: BaseExceptionGroup[UserError | OSError]) -> list[UserError | OSError]:
+    errors: list[UserError | OSError] = []
     for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+        errors += _flatten_errors(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return errors
 
 
-def _sentence(error: UserError | OSError) -> str:
+def _format_error(error: UserError | OSError) -> str:
     """Return the sentence that the user is told. What the operating system refuses is no defect of
     the program's."""
     if isinstance(error, UserError):
@@ -125,5 +127,5 @@ def version(
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show:
-        say(f"fieldcraft {__version__}")
+        print_line(f"fieldcraft {__version__}")
         raise typer.Exit

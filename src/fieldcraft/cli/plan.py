@@ -6,68 +6,81 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
-from fieldcraft.config.recipe import Recipe, refuse_idle
+from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
+from fieldcraft.config.recipe import Recipe, require_work
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.scaling.devices import CPU, Device, find_device
-from fieldcraft.terminal.console import CleanConsole, say
-from fieldcraft.terminal.figures import Figures
+from fieldcraft.scaling.devices import CPU_NAME, Device, find_device
+from fieldcraft.terminal.console import CleanConsole, print_line
+from fieldcraft.terminal.figure_table import FigureTable
 
 if TYPE_CHECKING:
-    from fieldcraft.scaling.plan import Plan
+    from fieldcraft.scaling.plan import ClusterPlan
 
 
 @app.command()
 def plan(
-    recipe: RecipeName,
-    overrides: Overrides = None,
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
     gpus: Annotated[int, typer.Option(help="How many devices there are.")] = 1,
     gpu: Annotated[
         str, typer.Option(help="Their name, as in h100; cpu is a core of this machine.")
     ] = "h100",
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a text in the mean; else half of budget.total_tokens."),
+        typer.Option(min=1, help="Mean tokens of a rollout; default: half of budget.total_tokens."),
     ] = None,
     written: Annotated[
-        float, typer.Option(min=0, max=1, help="The part of a rollout that the policy writes.")
+        float,
+        typer.Option(min=0, max=1, help="Share of a rollout's tokens that the policy generates."),
     ] = 0.5,
     tool_seconds: Annotated[
-        float, typer.Option(min=0, help="Of all calls of a rollout, in the mean.")
+        float, typer.Option(min=0, help="Mean seconds of all tool calls of a rollout.")
     ] = 0.0,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Show which process goes where, the memory of each and the time of a run, before it starts."""
     settings = load_recipe(recipe, overrides or [])
-    refuse_idle(settings)
-    if gpu != CPU:
+    require_work(settings)
+    if gpu != CPU_NAME:
         find_device(gpu)
-    with loading():
+    with announce_imports():
         from fieldcraft.scaling.measured import measure_cpu
-        from fieldcraft.scaling.plan import make_plan, placed, read_model
-        from fieldcraft.scaling.times import FASTER, Usual
-    setup = read_model(settings)
-    device = measure_cpu() if gpu == CPU else find_device(gpu)
-    usual = Usual(tokens or settings.budget.total_tokens / 2, written, tool_seconds)
-    found = make_plan(setup, device, gpus, usual)
-    say(f"{settings.recipe}: {setup.parameters:,} parameters on {gpus} {_device(device)}")
-    if found.chosen:
-        say(f"The recipe names no processes; fastest by the formulas: {_keys(found, settings)}")
-    for line in placed(found):
-        say(line)
-    times = _times(
+        from fieldcraft.scaling.plan import load_model_sizes, make_plan, render_placement
+        from fieldcraft.scaling.times import SPEEDUP_ADVICE, TypicalText
+    sizes = load_model_sizes(settings)
+    device = measure_cpu() if gpu == CPU_NAME else find_device(gpu)
+    typical_text = TypicalText(tokens or settings.budget.total_tokens / 2, written, tool_seconds)
+    found = make_plan(sizes, device, gpus, typical_text)
+    print_line(
+        f"{settings.recipe}: {sizes.parameters:,} parameters on {gpus} {_describe_device(device)}"
+    )
+    if found.is_auto_split:
+        print_line(
+            "The recipe names no processes; fastest by the formulas: "
+            f"{_format_cluster_keys(found, settings)}"
+        )
+    for line in render_placement(found):
+        print_line(line)
+    times = _build_times_table(
         found,
-        f"Seconds of a step, of texts with {usual.tokens:g} tokens in the mean"
+        f"Seconds of a step, of texts with {typical_text.tokens:g} tokens in the mean"
         f" ({written:.0%} of a rollout written by the policy).",
     )
-    CleanConsole().print(_memory(found, device), times)
-    rest = f", without {', '.join(found.unknown)}" if found.unknown else ""
-    longest = found.longest
-    say(f"All stages: {_long(found.seconds)}{rest}. Evaluations are not counted.")
-    say(f"The limit of {longest.name}: {longest.limit}. Faster: {FASTER[longest.limit]}.")
+    CleanConsole().print(_build_memory_table(found, device), times)
+    rest = (
+        f", without {', '.join(found.stages_without_steps)}" if found.stages_without_steps else ""
+    )
+    longest = found.slowest_stage
+    print_line(
+        f"All stages: {_format_duration(found.total_seconds)}{rest}. Evaluations are not counted."
+    )
+    print_line(
+        f"The limit of {longest.name}: {longest.bottleneck}. Faster: "
+        f"{SPEEDUP_ADVICE[longest.bottleneck]}."
+    )
 
 
-def _keys(found: Plan, recipe: Recipe) -> str:
+def _format_cluster_keys(found: ClusterPlan, recipe: Recipe) -> str:
     """Return the keys to set for these processes. Trainers hold the moments in parts, in float32
     only."""
     cluster = found.cluster
@@ -79,47 +92,59 @@ def _keys(found: Plan, recipe: Recipe) -> str:
     return " ".join(keys)
 
 
-def _memory(found: Plan, device: Device) -> Figures:
+def _build_memory_table(found: ClusterPlan, device: Device) -> FigureTable:
     """Return a row for each process of each stage, and a column for each use of its memory."""
-    parts = [parts for processes in found.memory.values() for parts in processes.values()]
-    used = list(dict.fromkeys(part for of in parts for part in of))
-    heads = [*(part.replace(" and ", ",\n") for part in used), "together", "share"]
-    table = Figures(heads, f"GB at the peak; a device has {device.memory / 1e9:.3g}.")
+    uses_by_process = [
+        uses_by_process
+        for processes in found.memory.values()
+        for uses_by_process in processes.values()
+    ]
+    used = list(dict.fromkeys(part for uses in uses_by_process for part in uses))
+    headers = [*(part.replace(" and ", ",\n") for part in used), "together", "share"]
+    table = FigureTable(headers, f"GB at the peak; a device has {device.memory_bytes / 1e9:.3g}.")
     for stage, processes in found.memory.items():
-        for process, of in processes.items():
-            total = sum(of.values())
-            cells = [f"{of[part] / 1e9:.3g}" if of.get(part) else "" for part in used]
-            share = f"{total / device.memory:.0%}"
+        for process, uses in processes.items():
+            total = sum(uses.values())
+            cells = [f"{uses[part] / 1e9:.3g}" if uses.get(part) else "" for part in used]
+            share = f"{total / device.memory_bytes:.0%}"
             table.add_row(f"{stage}: {process}", *cells, f"{total / 1e9:.3g}", share)
     return table
 
 
-def _times(found: Plan, caption: str) -> Figures:
-    heads = ["sampling", "training", "weights", "a step", "steps", "all", "limit"]
-    table = Figures(heads, caption)
-    for time in found.times:
+def _build_times_table(found: ClusterPlan, caption: str) -> FigureTable:
+    headers = ["sampling", "training", "weights", "a step", "steps", "all", "limit"]
+    table = FigureTable(headers, caption)
+    for time in found.stage_times:
         table.add_row(
             time.name,
-            *(_seconds(one) for one in (time.sampling, time.training, time.publishing, time.step)),
+            *(
+                _format_seconds(seconds)
+                for seconds in (
+                    time.sampling_seconds,
+                    time.training_seconds,
+                    time.broadcast_seconds,
+                    time.step_seconds,
+                )
+            ),
             "?" if time.steps is None else str(time.steps),
-            "?" if time.seconds is None else _long(time.seconds),
-            time.limit,
+            "?" if time.total_seconds is None else _format_duration(time.total_seconds),
+            time.bottleneck,
         )
     return table
 
 
-def _device(device: Device) -> str:
+def _describe_device(device: Device) -> str:
     return (
-        f"{device.name} ({device.memory / 1e9:.3g} GB, {device.rate / 1e12:.3g} TFLOP/s,"
-        f" {device.bandwidth / 1e9:.4g} GB/s)"
+        f"{device.name} ({device.memory_bytes / 1e9:.3g} GB, {device.flops_per_second / 1e12:.3g}"
+        f" TFLOP/s, {device.memory_bandwidth / 1e9:.4g} GB/s)"
     )
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds else ""
 
 
-def _long(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:.3g} s"
     return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds / 60:.0f} min"

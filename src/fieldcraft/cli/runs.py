@@ -15,43 +15,43 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
-from fieldcraft.config.recipe import Recipe, refuse_idle
-from fieldcraft.evals.achievement import achievement
-from fieldcraft.evals.broken import broken_sentences
+from fieldcraft.cli.app import AllowOption, OverridesArgument, RecipeArgument, announce_imports, app
+from fieldcraft.config.recipe import Recipe, require_work
+from fieldcraft.evals.achievement import describe_achievement
+from fieldcraft.evals.broken_rollouts import describe_broken_rates
 from fieldcraft.evals.tables import (
-    comparisons_table,
-    detail_tables,
-    results_table,
-    seeds_table,
-    training_table,
+    build_comparisons_table,
+    build_detail_tables,
+    build_results_table,
+    build_seeds_table,
+    build_training_table,
 )
-from fieldcraft.recipes.files import named_folder, shipped
+from fieldcraft.recipes.files import get_default_run_folder, list_builtin_recipes
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.records.files import refuse_unwritable
-from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
-from fieldcraft.runs.beginning import open_run, refuse_other_run
+from fieldcraft.records.events import EventBus, write_metrics
+from fieldcraft.records.files import require_writable
+from fieldcraft.records.reading import RERUN_ADVICE, raise_read_errors, read_json
 from fieldcraft.runs.folder import RunFolder, find_run
-from fieldcraft.terminal.console import CleanConsole, say
-from fieldcraft.terminal.figures import Figures
-from fieldcraft.terminal.progress import TerminalSink
-from fieldcraft.terminal.trajectories import print_collection
+from fieldcraft.runs.resume import open_run_folder, require_same_recipe
+from fieldcraft.terminal.console import CleanConsole, print_line
+from fieldcraft.terminal.figure_table import FigureTable
+from fieldcraft.terminal.progress import TerminalReporter
+from fieldcraft.terminal.trajectory_text import print_collection
 
 
 @app.command()
 def run(
-    recipe: RecipeName,
-    overrides: Overrides = None,
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
     out: Annotated[
         Path | None, typer.Option(help="The run's folder, by default runs/RECIPE[-seedN].")
     ] = None,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Run every stage of a recipe; what is done already is skipped."""
-    folder = out or named_folder(recipe, overrides or [])
-    settings = _load(recipe, overrides or [], folder)
-    refuse_other_run(folder, settings)
+    folder = out or get_default_run_folder(recipe, overrides or [])
+    settings = _load_recipe(recipe, overrides or [], folder)
+    require_same_recipe(folder, settings)
     console = CleanConsole()
     try:
         if settings.collect is not None:
@@ -60,180 +60,185 @@ def run(
         if settings.select is not None and not settings.stages:
             _select(settings, folder, console)
             return
-        shown = _report(settings, folder, console)
+        output = _run_and_render(settings, folder, console)
     except KeyboardInterrupt:
-        again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
-        say(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
+        resume_command = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
+        print_line(
+            f"fieldcraft: stopped; resume with: {shlex.join(resume_command)}", file=sys.stderr
+        )
         raise typer.Exit(130) from None
-    console.print(*shown)
-    one = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
-    say(f"{folder / 'report.json'}\n{folder / 'report.html'}")
-    say(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+    console.print(*output)
+    example_run = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
+    print_line(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    print_line(
+        f"fieldcraft ask --model {shlex.quote(str(example_run))} "
+        f"{shlex.quote(_find_example_question(example_run))}"
+    )
 
 
-def _summary(report: dict[str, Any]) -> list[Figures | str]:
+def _render_report(report: dict[str, Any]) -> list[FigureTable | str]:
     """Return the parts of a report that the terminal shows: a sentence and the tables of one run,
     or of several seeds."""
-    achieved = achievement(report)
-    broken = broken_sentences(report.get("evals", {}))
-    return [*(f"{line}\n" for line in (achieved, *broken) if line), *_tables(report)]
+    sentence = describe_achievement(report)
+    broken = describe_broken_rates(report.get("evals", {}))
+    return [*(f"{line}\n" for line in (sentence, *broken) if line), *_build_tables(report)]
 
 
-def _tables(report: dict[str, Any]) -> list[Figures]:
+def _build_tables(report: dict[str, Any]) -> list[FigureTable]:
     if "rows" in report:
-        found = [seeds_table(report["rows"])]
-        if cost := training_table(report["rows"]):
-            found.append(cost)
+        tables = [build_seeds_table(report["rows"])]
+        if cost := build_training_table(report["rows"]):
+            tables.append(cost)
         if report["comparisons"]:
-            found.append(comparisons_table(report["comparisons"]))
-        return found
+            tables.append(build_comparisons_table(report["comparisons"]))
+        return tables
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    return [results_table(report["evals"], seconds), *detail_tables(report["evals"])]
+    return [build_results_table(report["evals"], seconds), *build_detail_tables(report["evals"])]
 
 
-def _load(recipe: str, overrides: list[str], begun: Path | None = None) -> Recipe:
+def _load_recipe(recipe: str, overrides: list[str], run_folder: Path | None = None) -> Recipe:
     """Return a recipe that does something."""
-    settings = load_recipe(recipe, overrides, begun)
-    refuse_idle(settings)
+    settings = load_recipe(recipe, overrides, run_folder)
+    require_work(settings)
     return settings
 
 
-def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures | str]:
+def _run_and_render(settings: Recipe, folder: Path, console: Console) -> list[FigureTable | str]:
     """Return the report of one run, or of one for every seed of the recipe; whatever is missing is
     done."""
-    if RunFolder(folder, settings).done:
-        done = open_run(folder, settings)
-        with reading(done.report_json, done.report_advice):
-            return _summary(done.read_report())
-    refuse_unwritable(folder)
+    if RunFolder(folder, settings).is_done:
+        run_folder = open_run_folder(folder, settings)
+        with raise_read_errors(run_folder.report_json, run_folder.report_advice):
+            return _render_report(run_folder.read_report())
+    require_writable(folder)
     if not (folder / "recipe.json").exists():
-        _look_first(settings)
-    return _summary(_execute(settings, folder, console))
+        _check_before_run(settings)
+    return _render_report(_execute(settings, folder, console))
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
     """Do what is left of a run, or of one for every seed of the recipe, and return its report."""
     if settings.seeds:
-        from fieldcraft.runs.seeds import sweep
+        from fieldcraft.runs.seeds import run_seeds
 
-        return sweep(settings, folder, console)
-    with loading():
+        return run_seeds(settings, folder, console)
+    with announce_imports():
         from fieldcraft.runs.run import run_recipe
 
-    return run_recipe(settings, folder, Events([write_metrics, TerminalSink(console)]))
+    return run_recipe(settings, folder, EventBus([write_metrics, TerminalReporter(console)]))
 
 
 def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     """Run a recipe that has a teacher and no stages."""
-    if RunFolder(folder, settings).done:
-        open_run(folder, settings)
+    if RunFolder(folder, settings).is_done:
+        open_run_folder(folder, settings)
     else:
-        refuse_unwritable(folder)
-        with loading():
+        require_writable(folder)
+        with announce_imports():
             from fieldcraft.runs.collect import collect
 
-        collect(settings, folder, Events([TerminalSink(console)]))
+        collect(settings, folder, EventBus([TerminalReporter(console)]))
     summary = folder / "collect" / "summary.json"
-    with reading(summary, MAKE_ANEW):
-        print_collection(read_json(summary, dict[str, Any], MAKE_ANEW), console)
+    with raise_read_errors(summary, RERUN_ADVICE):
+        print_collection(read_json(summary, dict[str, Any], RERUN_ADVICE), console)
     assert settings.collect is not None, "run sees to that"
     names = ["demonstrations.jsonl", "pairs.jsonl"]
     if settings.collect.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
     for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
-        say(path)
-    say(f"fieldcraft show {shlex.quote(str(folder))}")
+        print_line(path)
+    print_line(f"fieldcraft show {shlex.quote(str(folder))}")
 
 
 def _select(settings: Recipe, folder: Path, console: Console) -> None:
     """Run a recipe that selects questions and has no stages."""
-    if RunFolder(folder, settings).done:
-        open_run(folder, settings)
+    if RunFolder(folder, settings).is_done:
+        open_run_folder(folder, settings)
     else:
-        refuse_unwritable(folder)
-        _look_first(settings)
-        with loading():
+        require_writable(folder)
+        _check_before_run(settings)
+        with announce_imports():
             from fieldcraft.runs.selecting import select
 
-        select(settings, folder, Events([TerminalSink(console)]))
+        select(settings, folder, EventBus([TerminalReporter(console)]))
     for name in ("select/tasks.jsonl", "select/card.html"):
-        say(folder / name)
+        print_line(folder / name)
 
 
-def _look_first(recipe: Recipe) -> None:
+def _check_before_run(recipe: Recipe) -> None:
     """Print everything that would stop the run, and exit with 2 if there is something."""
-    with loading():
-        from fieldcraft.runs.check import Unsound, refuse_unsound
+    with announce_imports():
+        from fieldcraft.runs.check import RecipeCheckError, require_checked
 
     try:
-        refuse_unsound(recipe)
-    except Unsound as error:
-        _refuse(error.problems)
+        require_checked(recipe)
+    except RecipeCheckError as error:
+        _exit_with_errors(error.errors)
 
 
-def _refuse(problems: Sequence[str]) -> None:
+def _exit_with_errors(errors: Sequence[str]) -> None:
     """Print every problem, and exit with 2 if there is one."""
-    for problem in problems:
-        say(f"fieldcraft: {problem}", file=sys.stderr)
-    if problems:
+    for error in errors:
+        print_line(f"fieldcraft: {error}", file=sys.stderr)
+    if errors:
         raise typer.Exit(2)
 
 
-def _question(run: Path) -> str:
+def _find_example_question(run: Path) -> str:
     """Return a question of the run's last evaluation, to ask next."""
     folder = find_run(run)
     for name in folder.evaluations()[-1:]:
-        for trajectory in folder.evaluation(name).each():
+        for trajectory in folder.evaluation(name).iterate():
             return trajectory.task.question
     return "QUESTION"
 
 
 @app.command()
 def check(
-    recipe: RecipeName,
-    overrides: Overrides = None,
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
     show: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Also print so many questions and demonstrations, as the model reads them, as they"
-            " are trained and graded.",
+            help="Also print this many questions and demonstrations as the model reads them,"
+            " with grades and loss masks.",
         ),
     ] = 0,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Check what would go wrong with a recipe, before it costs anything."""
-    settings = _load(recipe, overrides or [])
+    settings = _load_recipe(recipe, overrides or [])
     console = CleanConsole()
-    with loading():
+    with announce_imports():
         from fieldcraft.runs.check import check_recipe
-        from fieldcraft.runs.examples import DataOfRun
-        from fieldcraft.runs.sources import Doubt
+        from fieldcraft.runs.examples import ExampleSource
+        from fieldcraft.runs.sources import CheckWarning
         from fieldcraft.terminal.examples import print_examples
 
-    def examine(data: DataOfRun) -> None:
-        print_examples(data.take(show), console)
+    def examine(source: ExampleSource) -> None:
+        print_examples(source.take(show), console)
 
-    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
-        doubts = [note for note in notes if isinstance(note, Doubt)]
-        mark = Text("wrong", "red") if problems else Text("fine", "green")
-        mark = Text("look", "yellow") if doubts and not problems else mark
+    def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
+        warnings = [note for note in notes if isinstance(note, CheckWarning)]
+        mark = Text("wrong", "red") if errors else Text("fine", "green")
+        mark = Text("look", "yellow") if warnings and not errors else mark
         line = Table.grid(padding=(0, 1))
         line.add_column(width=5)
-        plain = [note for note in notes if note not in doubts]
-        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(plain), "dim", overflow="fold"))
-        for doubt in doubts:
-            line.add_row(Text(), Text(doubt, "yellow", overflow="fold"))
+        plain_notes = [note for note in notes if note not in warnings]
+        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(plain_notes), "dim", overflow="fold"))
+        for warning in warnings:
+            line.add_row(Text(), Text(warning, "yellow", overflow="fold"))
         console.print(line)
 
-    _refuse(check_recipe(settings, Path.cwd(), report, examine if show else None))
+    _exit_with_errors(check_recipe(settings, Path.cwd(), report, examine if show else None))
 
 
 @app.command()
 def recipes() -> None:
     """List the recipes that come with fieldcraft."""
     table = Table.grid(padding=(0, 2))
-    for name in shipped():
+    for name in list_builtin_recipes():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_text("utf-8")
         comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
         first = " ".join(line.strip("# ") for line in comment).partition(". ")[0].rstrip(".")

@@ -6,24 +6,26 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of the samples; 0 is greedy.")]
-TopK = Annotated[
+TemperatureOption = Annotated[
+    float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")
+]
+TopKOption = Annotated[
     int | None, typer.Option(min=0, help="Sample from so many of the likeliest tokens; 0: all.")
 ]
-TopP = Annotated[
+TopPOption = Annotated[
     float | None,
     typer.Option(help="Sample from the likeliest tokens that have this probability together."),
 ]
-MinP = Annotated[
+MinPOption = Annotated[
     float | None, typer.Option(help="Leave out tokens below this share of the likeliest one.")
 ]
-From = Annotated[
+SamplingOption = Annotated[
     Literal["recipe", "model"] | None,
     typer.Option(help="model: as the model's folder recommends where no option says otherwise."),
 ]
 
 
-def given(
+def collect_sampling_keys(
     temperature: float | None,
     top_k: int | None,
     top_p: float | None,

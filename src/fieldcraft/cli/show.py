@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import Allow, Limit, app, loading
-from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
-from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
-from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.cli.app import AllowOption, LimitOption, announce_imports, app
+from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
+from fieldcraft.evals.tables import build_detail_tables, build_pairwise_table, build_results_table
+from fieldcraft.records.files import require_writable
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, find_run
-from fieldcraft.terminal.console import CleanConsole, say
-from fieldcraft.terminal.trajectories import (
+from fieldcraft.terminal.console import CleanConsole, print_line
+from fieldcraft.terminal.trajectory_text import (
     print_mask,
     print_trajectory,
     print_trajectory_list,
@@ -26,14 +26,14 @@ from fieldcraft.terminal.trajectories import (
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
 # By number: the position in the file of its evaluation, whatever else a list leaves out.
-Numbered = Mapping[int, Trajectory]
+NumberedTrajectories = Mapping[int, Trajectory]
 
 
 @dataclass(frozen=True)
-class Filter:
+class TrajectoryFilter:
     """Filter of trajectories; None asks for nothing."""
 
-    right: bool | None
+    correct: bool | None
     split: str | None
     status: Status | None
     calls: int | None
@@ -42,13 +42,13 @@ class Filter:
     def __call__(self, trajectory: Trajectory) -> bool:
         meta = trajectory.task.meta
         pairs = (
-            (self.right, trajectory.right),
+            (self.correct, trajectory.is_correct),
             (self.split, meta.get("split")),
             (self.status, trajectory.status),
-            (self.calls, trajectory.executed_calls),
+            (self.calls, trajectory.num_executed_calls),
             (self.known, trajectory.task.is_known),
         )
-        return all(wish is None or wish == found for wish, found in pairs)
+        return all(expected is None or expected == found for expected, found in pairs)
 
 
 @app.command()
@@ -59,79 +59,87 @@ def show(
         bool | None, typer.Option("--right/--wrong", help="Only right or only wrong answers.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Only questions of this split.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only those that ended so.")] = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Only trajectories with this status.")
+    ] = None,
     calls: Annotated[int | None, typer.Option(min=0, help="Only with so many calls.")] = None,
     known: Annotated[
         bool | None,
         typer.Option("--known/--unknown", help="Only questions that the model knows, or does not."),
     ] = None,
-    limit: Limit = None,
+    limit: LimitOption = None,
     number: Annotated[
-        int | None, typer.Option(min=0, help="The one with this number in the list, in full.")
+        int | None, typer.Option(min=0, help="Show the trajectory with this number in full.")
     ] = None,
     mask: Annotated[
         bool, typer.Option("--mask", help="Its tokens, and which of them the stage trains.")
     ] = False,
     html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Show trajectories of a run's evaluations: a list, or one in full."""
     if run.is_file():
-        _show_file(run, Filter(right, split, status, calls, known), limit, number)
+        _show_file(run, TrajectoryFilter(right, split, status, calls, known), limit, number)
         return
     folder = find_run(run)
     if html:
         if not folder.report_html.exists():
             raise UserError(f"{run} has no report yet: let 'fieldcraft run' resume it.")
-        say(folder.report_html)
+        print_line(folder.report_html)
         return
     console = CleanConsole()
-    wanted = Filter(right, split, status, calls, known)
+    trajectory_filter = TrajectoryFilter(right, split, status, calls, known)
     name = ""
-    everything: Callable[[], Iterable[tuple[int, Trajectory]]]
+    iterate_all: Callable[[], Iterable[tuple[int, Trajectory]]]
     if folder.recipe.collect is not None:
         if mask or stage is not None:
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
-        kept, rejected = _collected(folder)
-        shown: Mapping[int, Trajectory] = {**kept, **rejected}
+        accepted, rejected = _read_attempts(folder)
+        selected: Mapping[int, Trajectory] = {**accepted, **rejected}
         if number is None:  # a list is of one kind; why an attempt was rejected is in its record
-            shown = rejected if right is False else kept
-        everything = shown.items
-        wanted = replace(wanted, right=None)
+            selected = rejected if right is False else accepted
+        iterate_all = selected.items
+        trajectory_filter = replace(trajectory_filter, correct=None)
     else:
-        name = folder.evaluated(stage)
+        name = folder.resolve_evaluation(stage)
         evaluation = folder.evaluation(name)
 
-        def everything() -> Iterable[tuple[int, Trajectory]]:
-            return enumerate(evaluation.each())
+        def iterate_all() -> Iterable[tuple[int, Trajectory]]:
+            return enumerate(evaluation.iterate())
 
-    found = ((at, trajectory) for at, trajectory in everything() if wanted(trajectory))
+    found = (
+        (index, trajectory) for index, trajectory in iterate_all() if trajectory_filter(trajectory)
+    )
     if number is None and not mask:
         listed = dict(islice(found, limit))
         if not listed:
-            _check_split(split, everything())
+            _require_split(split, iterate_all())
         print_trajectory_list(listed, console)
         return
-    chosen = _one(number, found)
+    chosen = _find_by_number(number, found)
     if chosen is None:
-        _check_split(split, everything())
-        raise _no_trajectory(number, dict(everything()), wanted)
+        _require_split(split, iterate_all())
+        raise _missing_trajectory_error(number, dict(iterate_all()), trajectory_filter)
     if mask:
         _print_mask(folder, name, chosen, console)
     else:
         print_trajectory(chosen, console)
 
 
-def _show_file(path: Path, wanted: Filter, limit: int | None, number: int | None) -> None:
+def _show_file(
+    path: Path, trajectory_filter: TrajectoryFilter, limit: int | None, number: int | None
+) -> None:
     """Show trajectories that are in no evaluation, such as those of a branch."""
     console = CleanConsole()
-    everything = dict(enumerate(read_trajectories(path)))
-    listed = {at: trajectory for at, trajectory in everything.items() if wanted(trajectory)}
+    numbered = dict(enumerate(read_trajectories(path)))
+    listed = {
+        index: trajectory for index, trajectory in numbered.items() if trajectory_filter(trajectory)
+    }
     if number is None:
         print_trajectory_list(dict(islice(listed.items(), limit)), console)
         return
     if number not in listed:
-        raise _no_trajectory(number, everything, wanted)
+        raise _missing_trajectory_error(number, numbered, trajectory_filter)
     print_trajectory(listed[number], console)
 
 
@@ -141,54 +149,58 @@ def compare(
         list[Path], typer.Argument(help="Runs, or stages of them; the first is the baseline.")
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compared.html"),
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Compare runs side by side: a page with their evaluations, curves and answers to each
     question."""
-    from fieldcraft.runs.comparing import compare_runs
+    from fieldcraft.runs.run_comparison import compare_runs
 
     if out.is_dir():
         raise UserError(f"{out} is a folder: give --out the name of a page in it.")
-    refuse_unwritable(out.parent)
+    require_writable(out.parent)
     report = compare_runs(runs, out)
     console = CleanConsole()
-    console.print(results_table(report["evals"], {}), *detail_tables(report["evals"]))
+    console.print(build_results_table(report["evals"], {}), *build_detail_tables(report["evals"]))
     if report["pairwise"]:
-        console.print(pairwise_table(report["pairwise"]))
+        console.print(build_pairwise_table(report["pairwise"]))
     else:
-        say("The runs were asked different questions, so no answers are compared.")
-    say(out)
+        print_line("The runs were asked different questions, so no answers are compared.")
+    print_line(out)
 
 
-def _one(number: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:
+def _find_by_number(
+    number: int | None, found: Iterable[tuple[int, Trajectory]]
+) -> Trajectory | None:
     """Return the trajectory of a number, or the first one; no more is read."""
-    return next((trajectory for at, trajectory in found if number in (None, at)), None)
+    return next((trajectory for index, trajectory in found if number in (None, index)), None)
 
 
-def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> UserError:
+def _missing_trajectory_error(
+    number: int | None, numbered: NumberedTrajectories, trajectory_filter: TrajectoryFilter
+) -> UserError:
     """Return the error for a number that has no trajectory."""
-    left = [at for at, trajectory in everything.items() if wanted(trajectory)]
-    if number is None or not left:
+    remaining = [index for index, trajectory in numbered.items() if trajectory_filter(trajectory)]
+    if number is None or not remaining:
         return UserError("there is no such trajectory: leave out a filter.")
-    if number not in everything:
-        last = len(everything) - 1
+    if number not in numbered:
+        last = len(numbered) - 1
         return UserError(f"there is no trajectory {number}: give --number one of 0 to {last}.")
     return UserError(
         f"trajectory {number} is not among those that the filters leave: leave them out, or"
-        f" give --number another one, such as {left[0]}."
+        f" give --number another one, such as {remaining[0]}."
     )
 
 
-def _check_split(split: str | None, everything: Iterable[tuple[int, Trajectory]]) -> None:
+def _require_split(split: str | None, numbered: Iterable[tuple[int, Trajectory]]) -> None:
     """Raise UserError for a split that no question is of."""
-    splits = {str(t.task.meta["split"]) for _, t in everything if "split" in t.task.meta}
+    splits = {str(t.task.meta["split"]) for _, t in numbered if "split" in t.task.meta}
     if split is not None and split not in splits:
-        have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
-        raise UserError(f"no question is of the split '{split}': {have}.")
+        advice = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
+        raise UserError(f"no question is of the split '{split}': {advice}.")
 
 
 def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Console) -> None:
-    with loading():
+    with announce_imports():
         from fieldcraft.train.model import load_tokenizer
 
     settings = run.recipe.stages.get(stage)
@@ -197,11 +209,14 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
     print_mask(trajectory, tokenizer, {Author(author) for author in trained}, console)
 
 
-def _collected(run: RunFolder) -> tuple[Numbered, Numbered]:
+def _read_attempts(run: RunFolder) -> tuple[NumberedTrajectories, NumberedTrajectories]:
     """Return the demonstrations that were kept, and rejected attempts, numbered one after the
     other."""
-    files = [run.collected / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
+    files = [run.collect_folder / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
     if not all(file.exists() for file in files):
         raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")
-    kept, rejected = ([as_trajectory(*read) for read in read_demonstrations(f)] for f in files)
-    return dict(enumerate(kept)), dict(enumerate(rejected, start=len(kept)))
+    accepted, rejected = (
+        [make_untokenised_trajectory(*demonstration) for demonstration in read_demonstrations(f)]
+        for f in files
+    )
+    return dict(enumerate(accepted)), dict(enumerate(rejected, start=len(accepted)))

@@ -8,16 +8,16 @@ from types import FrameType
 def main() -> None:
     """Run the command line. Ctrl-C while it is loaded, before anything is under way, ends it at
     once: an exception could be lost in the middle of an import."""
-    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if listens:  # a shell starts what it runs in the background deaf to it
-        signal.signal(signal.SIGINT, _end)
+    handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles_interrupts:  # a shell starts what it runs in the background deaf to it
+        signal.signal(signal.SIGINT, _exit_at_once)
     from fieldcraft.cli.main import main as run
 
-    if listens:
+    if handles_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _exit_at_once(number: int, frame: FrameType | None) -> None:
     os.write(2, b"fieldcraft: stopped.\n")
     os._exit(130)

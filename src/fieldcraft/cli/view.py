@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import Allow, app
+from fieldcraft.cli.app import AllowOption, app
 
 
 @app.command()
@@ -25,28 +25,28 @@ def view(
     sample: Annotated[
         bool, typer.Option("--sample", help="Let readers sample from a step of a trajectory.")
     ] = False,
-    allow: Allow = None,
+    allow: AllowOption = None,
 ) -> None:
     """Show runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.access import is_loopback
-    from fieldcraft.tools.serving import serve
-    from fieldcraft.view.branches import Sampling
-    from fieldcraft.view.index import Index, index_path
+    from fieldcraft.tools.serving import serve_until_interrupt
+    from fieldcraft.view.branch_command import BranchCommand
+    from fieldcraft.view.index import TrajectoryIndex, find_index_path
+    from fieldcraft.view.run_view import load_run_views
     from fieldcraft.view.server import create_app
-    from fieldcraft.view.viewed import open_runs
 
-    viewed = open_runs(runs)
-    for run in viewed if sample else ():  # the commands that sample cannot ask
+    run_views = load_run_views(runs)
+    for run in run_views if sample else ():  # the commands that sample cannot ask
         if run.folder is not None:
             require_trust(run.folder, run.path)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     page = create_app(
-        viewed,
-        Index(index_path()),
+        run_views,
+        TrajectoryIndex(find_index_path()),
         token=token,
-        sampling=Sampling() if sample else None,
+        branch_command=BranchCommand() if sample else None,
     )
     path = "/" if token is None else f"/?token={token}"
-    serve(page, "view", host, port, path, page.state.end, token)
+    serve_until_interrupt(page, "view", host, port, path, page.state.end, token)

@@ -8,31 +8,31 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fieldcraft.cluster.remote import answer, import_ray
+from fieldcraft.cluster.remote import await_result, import_ray
 
-PIECES = 10  # in which silence is counted
+HEARTBEAT_INTERVALS = 10  # of the heartbeat timeout, which is counted in such pieces
 
 
-async def end_if_silent(actor: Any, seconds: float) -> None:
+async def kill_if_unresponsive(actor: Any, seconds: float) -> None:
     """Wait until a process has not answered for so long, and end it for that. It is asked for its
-    `process` again and again. Raises Lost if it dies by itself."""
-    while await _answers(actor, seconds):
-        await asyncio.sleep(seconds / PIECES)
+    `get_process_id` again and again. Raises ActorLostError if it dies by itself."""
+    while await _responds(actor, seconds):
+        await asyncio.sleep(seconds / HEARTBEAT_INTERVALS)
     import_ray().kill(actor, no_restart=False)
 
 
-async def _answers(actor: Any, seconds: float) -> bool:
-    asked = asyncio.ensure_future(answer(actor.process.remote()))
+async def _responds(actor: Any, seconds: float) -> bool:
+    reply = asyncio.ensure_future(await_result(actor.get_process_id.remote()))
     # While the event loop here is busy it cannot hear an answer, and that counts as one piece.
-    for _ in range(PIECES):
-        await asyncio.wait([asked], timeout=seconds / PIECES)
-        if asked.done():
-            await asked
+    for _ in range(HEARTBEAT_INTERVALS):
+        await asyncio.wait([reply], timeout=seconds / HEARTBEAT_INTERVALS)
+        if reply.done():
+            await reply
             return True
-    asked.cancel()
+    reply.cancel()
     return False
 
 
-def silence(seconds: float) -> str:
+def describe_heartbeat_timeout(seconds: float) -> str:
     """Return the reason for the loss of a process that was silent."""
-    return f"no answer for {seconds:g} s"
+    return f"no heartbeat for {seconds:g} s"

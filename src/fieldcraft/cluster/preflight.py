@@ -12,68 +12,72 @@ from fieldcraft.cluster import probe
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.types import UserError
 
-PATIENCE = 120  # seconds for a node to answer
-TOKEN = ".seen-by-all-nodes"
+NODE_TIMEOUT_SECONDS = 120  # seconds for a node to answer
+TOKEN_FILE = ".seen-by-all-nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster: its id and address, and how many devices it has."""
 
     id: str
     address: str
-    devices: int
+    num_devices: int
 
 
-def look_at_nodes(nodes: Sequence[Node], folder: Path) -> None:
+def require_usable_nodes(nodes: Sequence[ClusterNode], folder: Path) -> None:
     """Raise UserError where a node has other versions than this process, or does not see the run
     folder."""
-    here, _ = probe.look("")
-    token = folder / TOKEN
-    written = uuid.uuid4().hex
-    token.write_text(written, "utf-8")
+    own_versions, _ = probe.collect_node_report("")
+    token = folder / TOKEN_FILE
+    nonce = uuid.uuid4().hex
+    token.write_text(nonce, "utf-8")
     try:
-        found = _ask(nodes, probe.look, str(token.absolute()))
+        reports = _run_on_nodes(nodes, probe.collect_node_report, str(token.absolute()))
     finally:
         token.unlink()
-    for node, (versions, read) in zip(nodes, found, strict=True):
-        refuse_other_versions(here, versions, node.address)
-        if read != written:
+    for node, (versions, read_nonce) in zip(nodes, reports, strict=True):
+        require_same_versions(own_versions, versions, node.address)
+        if read_nonce != nonce:
             raise UserError(
-                f"the node {node.address} does not see the run folder {folder.absolute()}: choose"
-                " with --out a folder that all nodes share, at the same path."
+                f"the node {node.address} cannot access the run folder {folder.absolute()}:"
+                " choose a folder with --out that all nodes share at the same path."
             )
 
 
-def refuse_other_versions(here: Mapping[str, str], there: Mapping[str, str], address: str) -> None:
+def require_same_versions(
+    own_versions: Mapping[str, str], node_versions: Mapping[str, str], address: str
+) -> None:
     """Raise UserError for the first package whose versions differ."""
-    for package, version in here.items():
-        if there[package] != version:
+    for package, version in own_versions.items():
+        if node_versions[package] != version:
             raise UserError(
-                f"the node {address} has {package} {there[package]} and this machine has"
+                f"the node {address} has {package} {node_versions[package]} and this machine has"
                 f" {version}: install the same versions on every node."
             )
 
 
-def refuse_port_in_use(node: Node, port: int) -> None:
+def require_free_port(node: ClusterNode, port: int) -> None:
     """Raise UserError if something listens at a port of a node; 0 is any free one."""
-    [free] = _ask([node], probe.free, node.address, port)
-    if not free:
+    [is_free] = _run_on_nodes([node], probe.is_port_free, node.address, port)
+    if not is_free:
         raise UserError(
             f"cluster.port={port} is in use on the node {node.address}: choose another one, or 0"
             " for any that is free."
         )
 
 
-def _ask(nodes: Sequence[Node], question: Callable[..., Any], *arguments: Any) -> list[Any]:
+def _run_on_nodes(
+    nodes: Sequence[ClusterNode], function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
     """Return the answer of each node. Raises UserError if one does not."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.cloudpickle.register_pickle_by_value(probe)
-    asking = ray.remote(question)
-    asked = [
-        asking.options(
+    remote_function = ray.remote(function)
+    references = [
+        remote_function.options(
             num_cpus=0,
             max_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
@@ -81,12 +85,12 @@ def _ask(nodes: Sequence[Node], question: Callable[..., Any], *arguments: Any) -
         for node in nodes
     ]
     answers = []
-    for node, reply in zip(nodes, asked, strict=True):
+    for node, reference in zip(nodes, references, strict=True):
         try:
-            answers.append(ray.get(reply, timeout=PATIENCE))
+            answers.append(ray.get(reference, timeout=NODE_TIMEOUT_SECONDS))
         except ray.exceptions.RayError as error:
             raise UserError(
-                f"the node {node.address} of the cluster does not answer"
-                f" ({type(error).__name__}): look whether its Ray runs, with 'ray status'."
+                f"the node {node.address} of the cluster does not respond"
+                f" ({type(error).__name__}): check with 'ray status' that Ray is running there."
             ) from error
     return answers

@@ -12,9 +12,9 @@ from pathlib import Path
 PACKAGES = ("fieldcraft", "torch", "transformers", "ray")
 
 
-def look(token: str) -> tuple[dict[str, str], str]:
-    """Return the versions of a node, and what the file `token` holds there; "" where the file is
-    not there."""
+def collect_node_report(token_file: str) -> tuple[dict[str, str], str]:
+    """Return the versions of a node, and what the file `token_file` holds there; "" where the file
+    is not there."""
     versions = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -22,12 +22,12 @@ def look(token: str) -> tuple[dict[str, str], str]:
         except PackageNotFoundError:
             versions[package] = "none"
     try:
-        return versions, Path(token).read_text("utf-8")
+        return versions, Path(token_file).read_text("utf-8")
     except OSError:
         return versions, ""
 
 
-def free(address: str, port: int) -> bool:
+def is_port_free(address: str, port: int) -> bool:
     """Return whether nothing listens at a port of this node; 0 is any free one."""
     try:
         with socket.create_server((address, port)):

@@ -9,7 +9,7 @@ from typing import Any
 from fieldcraft.types import UserError
 
 
-class Lost(Exception):
+class ActorLostError(Exception):
     """Death of the process behind a handle, and with it loss of what it was asked for."""
 
 
@@ -24,14 +24,14 @@ def import_ray() -> ModuleType:
     return ray
 
 
-async def answer(asked: Awaitable[Any]) -> Any:
-    """Return what a process of Ray's returns or raises. Raises Lost if it has died."""
+async def await_result(pending: Awaitable[Any]) -> Any:
+    """Return what a process of Ray's returns or raises. Raises ActorLostError if it has died."""
     ray = import_ray()
     try:
-        return await asked
+        return await pending
     except ray.exceptions.RayActorError as error:
-        raise Lost(type(error).__name__) from error
+        raise ActorLostError(type(error).__name__) from error
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, Lost | UserError | FloatingPointError):
+        if isinstance(error.cause, ActorLostError | UserError | FloatingPointError):
             raise error.cause from None
         raise

@@ -8,70 +8,74 @@ from typing import Any, Protocol, final
 
 import torch
 
-from fieldcraft.cluster.cargo import Cargo, pack, size
-from fieldcraft.cluster.parcels import Keeper
-from fieldcraft.cluster.ranks import RayRanks
+from fieldcraft.cluster.packed_weights import PackedWeightSnapshot, count_bytes, pack_tensors
+from fieldcraft.cluster.ranks import RayTrainerGroup
 from fieldcraft.cluster.remote import import_ray
-from fieldcraft.engine.vllm.weights import Proof, merged_state, prove
-from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
-from fieldcraft.train.parity import prove_policy
+from fieldcraft.cluster.remote_weights import RemoteWeightSource
+from fieldcraft.engine.vllm.weights import ProbeLogprobs, merge_lora_weights, run_probe
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import TensorMeta
+from fieldcraft.train.parity import run_policy_probe
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 
 
-class Source(Protocol):
+class PackedWeightSource(Protocol):
     """A policy in training; an adapter is merged."""
 
-    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
+    def pack_snapshot(self, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
         """Return the weights of the policy as they are now, in a type, on their way to engines."""
 
 
 @final
-class Here:
+class PackedModelWeights:
     """A model of this process."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
-        tensors = pack(merged_state(self._model), dtype)
-        return Cargo(version, import_ray().put(tensors), size(tensors), prove(self._model))
+    def pack_snapshot(self, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
+        tensors = pack_tensors(merge_lora_weights(self._model), dtype)
+        return PackedWeightSnapshot(
+            version, import_ray().put(tensors), count_bytes(tensors), run_probe(self._model)
+        )
 
 
 @final
-class OnRanks(Keeper):
+class ShardedWeights(RemoteWeightSource):
     """A policy in shards. Its weights go from the first rank to engines without passing here."""
 
-    def __init__(self, ranks: RayRanks, trainer: ShardedTrainer, config: Any) -> None:
+    def __init__(self, ranks: RayTrainerGroup, trainer: ShardedTrainer, config: Any) -> None:
         self._ranks = ranks
         self._trainer = trainer
         self._config = config
 
-    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
-        proof = self._prove()
-        tensors, count = self._ranks.whole(self._trainer.name, dtype)
-        return Cargo(version, tensors, count, proof)
+    def pack_snapshot(self, dtype: torch.dtype, version: int) -> PackedWeightSnapshot:
+        probe = self._run_probe()
+        tensors, nbytes = self._ranks.gather_weights(self._trainer.name, dtype)
+        return PackedWeightSnapshot(version, tensors, nbytes, probe)
 
-    def write(self, folder: Path) -> Proof:
-        self._ranks.write(self._trainer.name, folder)
-        return self._prove()
+    def write(self, folder: Path) -> ProbeLogprobs:
+        self._ranks.write_weights(self._trainer.name, folder)
+        return self._run_probe()
 
     @property
-    def process(self) -> Any:
-        return self._ranks.first
+    def process_handle(self) -> Any:
+        return self._ranks.first_actor
 
-    def keep(
-        self, label: str, dtype: torch.dtype, others: Sequence[str]
-    ) -> tuple[list[Form], Proof]:
-        return self._ranks.keep(self._trainer.name, label, dtype, others), self._prove()
+    def store_weights(
+        self, label: str, dtype: torch.dtype, retained_labels: Sequence[str]
+    ) -> tuple[list[TensorMeta], ProbeLogprobs]:
+        return self._ranks.store_weights(
+            self._trainer.name, label, dtype, retained_labels
+        ), self._run_probe()
 
-    def open(self, size: int) -> tuple[str, int]:
-        return self._ranks.open(size)
+    def open_channel(self, world_size: int) -> tuple[str, int]:
+        return self._ranks.open_channel(world_size)
 
-    def send(self, label: str) -> str:
-        return self._ranks.send(label)
+    def send_weights(self, label: str) -> str:
+        return self._ranks.send_weights(label)
 
-    def write_kept(self, label: str, folder: Path) -> None:
-        self._ranks.write_kept(label, folder)
+    def write_stored(self, label: str, folder: Path) -> None:
+        self._ranks.write_stored(label, folder)
 
-    def _prove(self) -> Proof:
-        return prove_policy(self._trainer, self._config)
+    def _run_probe(self) -> ProbeLogprobs:
+        return run_policy_probe(self._trainer, self._config)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Algorithm = Mapping[str, Any]
+AlgorithmPreset = Mapping[str, Any]
 
 # arXiv 2402.03300
-GRPO: Algorithm = {"baseline": "group", "scale": "group", "loss_weight": "sequence"}
+GRPO: AlgorithmPreset = {"baseline": "group", "scale": "group", "loss_weight": "sequence"}
 # arXiv 2503.20783
-DR_GRPO: Algorithm = {"baseline": "group", "scale": "none", "loss_weight": "constant"}
+DR_GRPO: AlgorithmPreset = {"baseline": "group", "scale": "none", "loss_weight": "constant"}
 # arXiv 2503.14476
-DAPO: Algorithm = {
+DAPO: AlgorithmPreset = {
     "baseline": "group",
     "scale": "group",
     "loss_weight": "token",
@@ -28,7 +28,7 @@ DAPO: Algorithm = {
     "overlong_penalty": 0.5,  # of a right answer's 1; DAPO's answers are worth -1 and 1
 }
 # arXiv 2507.18071
-GSPO: Algorithm = {
+GSPO: AlgorithmPreset = {
     "baseline": "group",
     "scale": "group",
     "loss_weight": "sequence",
@@ -38,7 +38,7 @@ GSPO: Algorithm = {
     "minibatches": 4,
 }
 # arXiv 2506.13585
-CISPO: Algorithm = {
+CISPO: AlgorithmPreset = {
     "baseline": "group",
     "scale": "group",
     "loss_weight": "token",
@@ -48,25 +48,29 @@ CISPO: Algorithm = {
     "minibatches": 4,
 }
 # arXiv 2402.14740
-RLOO: Algorithm = {
+RLOO: AlgorithmPreset = {
     "baseline": "others",
     "scale": "none",
     "loss_weight": "constant",
     "kl_in": "reward",
 }
 # arXiv 2501.03262
-REINFORCE_PP: Algorithm = {
+REINFORCE_PP: AlgorithmPreset = {
     "baseline": "none",
     "scale": "batch",
     "loss_weight": "token",
     "kl_in": "reward",
 }
-REINFORCE_PP_BASELINE: Algorithm = {"baseline": "group", "scale": "batch", "loss_weight": "token"}
+REINFORCE_PP_BASELINE: AlgorithmPreset = {
+    "baseline": "group",
+    "scale": "batch",
+    "loss_weight": "token",
+}
 # The usual of a `distil` stage: a token counts the same, however long its rollout is, and rewards
 # keep their scale beside the teacher's nats.
-DISTIL: Algorithm = {"baseline": "group", "scale": "none", "loss_weight": "token"}
+DISTIL: AlgorithmPreset = {"baseline": "group", "scale": "none", "loss_weight": "token"}
 # arXiv 1707.06347; dual clip: arXiv 1912.09729
-PPO: Algorithm = {
+PPO: AlgorithmPreset = {
     "baseline": "critic",
     "scale": "batch",
     "loss_weight": "token",

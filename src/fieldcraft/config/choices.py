@@ -6,12 +6,12 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from fieldcraft.config.names import LOCAL, MCP, TOOLS
-from fieldcraft.config.sections import DEFAULT_COST, Cost, Section
-from fieldcraft.config.signatures import read_signature
+from fieldcraft.config.names import LOCAL_ENGINE, MCP_TOOL, TOOL_ENVIRONMENT
+from fieldcraft.config.sections import DEFAULT_CALL_COST, ConfigSection, Cost
+from fieldcraft.config.signatures import parse_signature
 
 
-class ToolChoice(Section):
+class ToolConfig(ConfigSection):
     """A tool by name. Every key but those below is a setting of the tool; a name alone may be
     written as text. With the key `mcp` it is a server, which lists its tools itself."""
 
@@ -23,7 +23,7 @@ class ToolChoice(Section):
     # names under which evaluations ask the leading split again, as the split `unseen`
     unseen: tuple[str, ...] = ()
     # of a call, in any unit; of a server, of all its tools or of each by its name
-    cost: Cost | dict[str, Cost] = DEFAULT_COST
+    cost: Cost | dict[str, Cost] = DEFAULT_CALL_COST
 
     @model_validator(mode="before")
     @classmethod
@@ -32,12 +32,12 @@ class ToolChoice(Section):
             case str():
                 return {"name": given}
             case {"mcp": _}:
-                return {"name": MCP, **given}
+                return {"name": MCP_TOOL, **given}
         return given
 
     @field_validator("called", "unseen", mode="before")
     @classmethod
-    def _one_or_several(cls, given: Any) -> Any:
+    def _wrap_single(cls, given: Any) -> Any:
         match given:
             case None:
                 return ()
@@ -47,31 +47,31 @@ class ToolChoice(Section):
 
     @field_validator("called", "unseen")
     @classmethod
-    def _are_signatures(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+    def _validate_signatures(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         for text in given:
-            read_signature(text)
+            parse_signature(text)
         return given
 
     @model_validator(mode="after")
-    def _unseen_is_unseen(self) -> Self:
-        if both := self.trained_names & {read_signature(text).name for text in self.unseen}:
-            raise ValueError(f"'{min(both)}' is a name of training, so remove it from unseen")
+    def _check_unseen_names(self) -> Self:
+        if both := self.trained_names & {parse_signature(text).name for text in self.unseen}:
+            raise ValueError(f"'{min(both)}' is also used in training: remove it from unseen")
         return self
 
     @model_validator(mode="after")
-    def _servers_name_their_tools(self) -> Self:
-        if self.name == MCP and (self.called or self.unseen):
-            raise ValueError("an MCP server names its tools itself, so write prefix in place of it")
+    def _check_server_names(self) -> Self:
+        if self.name == MCP_TOOL and (self.called or self.unseen):
+            raise ValueError("the tools of an MCP server cannot be renamed: use prefix instead")
         return self
 
     @model_validator(mode="after")
-    def _only_servers_have_several(self) -> Self:
-        if self.name != MCP and isinstance(self.cost, dict):
+    def _check_single_cost(self) -> Self:
+        if self.name != MCP_TOOL and isinstance(self.cost, dict):
             raise ValueError("this is one tool, so write its cost as a number")
         return self
 
     @model_validator(mode="after")
-    def _search_has_a_section(self) -> Self:
+    def _check_search_settings(self) -> Self:
         if self.name == "search" and self.settings:
             raise ValueError(
                 "the settings of the tool search are in the section search, so write"
@@ -84,28 +84,30 @@ class ToolChoice(Section):
         return dict(self.model_extra or {})
 
     @property
-    def highest_cost(self) -> float:
+    def max_call_cost(self) -> float:
         """Cost of a call; of a server, the highest of its tools. Those that it does not name have
         the usual cost."""
         return (
-            max([DEFAULT_COST, *self.cost.values()]) if isinstance(self.cost, dict) else self.cost
+            max([DEFAULT_CALL_COST, *self.cost.values()])
+            if isinstance(self.cost, dict)
+            else self.cost
         )
 
     @property
     def trained_names(self) -> set[str]:
         """Names by which training calls it. The tools of a server are not known before it is
         asked."""
-        if self.name == MCP:
+        if self.name == MCP_TOOL:
             return set()
-        return {read_signature(text).name for text in self.called} or {self.name}
+        return {parse_signature(text).name for text in self.called} or {self.name}
 
     @property
     def all_names(self) -> set[str]:
         """Names by which training or an evaluation calls it."""
-        return self.trained_names | {read_signature(text).name for text in self.unseen}
+        return self.trained_names | {parse_signature(text).name for text in self.unseen}
 
 
-class Choice(Section):
+class ComponentConfig(ConfigSection):
     """A part by name. Every key but the name is a setting of the part; a name alone may be written
     as text."""
 
@@ -123,28 +125,30 @@ class Choice(Section):
         return dict(self.model_extra or {})
 
 
-class EngineChoice(Choice):
+class EngineConfig(ComponentConfig):
     """Engine that samples from the model in training."""
 
-    name: str = LOCAL
+    name: str = LOCAL_ENGINE
 
 
-class EnvironmentChoice(Choice):
+class EnvironmentConfig(ComponentConfig):
     """Place where the policy acts: with the tools of the recipe, or in an environment of others."""
 
-    name: str = TOOLS
+    name: str = TOOL_ENVIRONMENT
     tool_costs: dict[str, Cost] = Field(default={})  # of a call, by the name of its tool
 
     @model_validator(mode="after")
-    def _tools_have_their_own(self) -> Self:
-        if self.tool_costs and not self.of_others:
-            raise ValueError("tool_costs are of an environment of others: write cost beside a tool")
+    def _check_tool_costs(self) -> Self:
+        if self.tool_costs and not self.is_external:
+            raise ValueError(
+                "tool_costs applies to external environments only: set cost on each tool instead"
+            )
         return self
 
     @property
-    def of_others(self) -> bool:
-        return self.name != TOOLS
+    def is_external(self) -> bool:
+        return self.name != TOOL_ENVIRONMENT
 
 
-class TrackerChoice(Choice):
+class TrackerConfig(ComponentConfig):
     """A place that shows the curves of a run."""

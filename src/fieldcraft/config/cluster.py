@@ -6,12 +6,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.sections import Section
+from fieldcraft.config.sections import ConfigSection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
-class Cluster(Section):
+class ClusterConfig(ConfigSection):
     """Processes that Ray places. With no trainers and no engines the run is one process.
 
     A device is a GPU, or a core where there is none. A trainer takes one.
@@ -29,27 +29,27 @@ class Cluster(Section):
     silence: PositiveFloat = 300.0  # seconds; a process that does not answer for so long is ended
 
     @property
-    def used(self) -> bool:
+    def needs_ray(self) -> bool:
         """Return whether a run needs Ray."""
         return any((self.trainers, self.engines, self.search_servers, self.sandbox_workers))
 
     @property
-    def does_all(self) -> bool:
+    def trains_and_samples(self) -> bool:
         """Return whether the run's own process neither trains nor samples."""
         return self.trainers > 0 and self.engines > 0
 
     @property
-    def devices(self) -> int:
+    def num_devices(self) -> int:
         """Number of devices that the run takes."""
         sampling = self.engines * self.engine_devices
         return self.trainers if self.colocate else self.trainers + sampling
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_devices(self) -> Self:
         if self.trainers % self.context or self.context > max(self.trainers, 1):
             raise ValueError(
-                f"trainers={self.trainers} cannot be cut into parts of context={self.context}: make"
-                " trainers a multiple of it"
+                f"trainers={self.trainers} cannot be split into groups of"
+                f" context={self.context}: make trainers a multiple of it"
             )
         if self.colocate and not 0 < self.engines * self.engine_devices <= self.trainers:
             raise ValueError(

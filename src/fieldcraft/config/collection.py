@@ -7,16 +7,16 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from fieldcraft.config.filters import Filters, QuestionFilters
-from fieldcraft.config.sampling import SAME_SAMPLES, SamplingConfig
-from fieldcraft.config.sections import Section, Share
+from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig
+from fieldcraft.config.sections import ConfigSection, Fraction01
 
 TEACHER = "teacher"
 
 
-class Select(SamplingConfig):
+class SelectConfig(SamplingConfig):
     """The questions that stages of reinforcement learning draw from; see data/selection.py."""
 
-    usual_temperature: ClassVar[float] = 1.0
+    default_temperature: ClassVar[float] = 1.0
 
     questions: PositiveInt = 1000  # at most, that are looked at
     filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
@@ -29,18 +29,18 @@ class Select(SamplingConfig):
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
 
     @model_validator(mode="after")
-    def _samples_differ(self) -> Self:
+    def _check_temperature(self) -> Self:
         if self.is_greedy:
-            raise ValueError(SAME_SAMPLES)
+            raise ValueError(GREEDY_SAMPLES_MESSAGE)
         return self
 
     @property
-    def reads(self) -> set[str]:
+    def sampled_models(self) -> set[str]:
         """Models of the run that it samples."""
         return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
 
     @model_validator(mode="after")
-    def _selects_by_something(self) -> Self:
+    def _check_rules(self) -> Self:
         rules = (self.toolless, self.solver, *self.filters)
         if not any(rules) and self.overlap == "keep":
             raise ValueError(
@@ -49,7 +49,7 @@ class Select(SamplingConfig):
         return self
 
 
-class ClosedBook(Section):
+class ClosedBookConfig(ConfigSection):
     """Measurement of how often a model answers right without tools, taken once; see
     runs/closed_book.py. It says which questions are known where their source does not."""
 
@@ -60,7 +60,7 @@ class ClosedBook(Section):
     questions: int = Field(default=0, ge=0)
 
 
-class Collect(Section):
+class CollectConfig(ConfigSection):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 
     # at most; one half is answered without tools, one with; a team answers all of them with tools
@@ -71,18 +71,20 @@ class Collect(Section):
     coa: NonNegativeInt | None = None  # demonstrations with tools
     cot: NonNegativeInt | None = None  # demonstrations without
     pairs: NonNegativeInt | None = None
-    think_share: Share = 0.25  # of the pairs, at most, choose thinking; the others choose an action
-    max_failed: Share = 0.2  # of the attempts; more stop the run
+    think_share: Fraction01 = (
+        0.25  # of the pairs, at most, choose thinking; the others choose an action
+    )
+    max_failed: Fraction01 = 0.2  # of the attempts; more stop the run
     filters: Filters = Field(default={})  # of the demonstrations
 
     @model_validator(mode="after")
-    def _pairs_can_be_found(self) -> Self:
+    def _check_pairs(self) -> Self:
         if self.pairs and not self.contrast:
             raise ValueError("pairs are of questions that are tried both ways: set contrast")
         return self
 
     @property
-    def targets(self) -> dict[str, int | None]:
+    def target_counts(self) -> dict[str, int | None]:
         """Numbers to keep: demonstrations of each way, and pairs that choose each; None: all."""
         if self.pairs is None:
             thinking = acting = None

@@ -9,11 +9,11 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Rate, Section
-from fieldcraft.config.stages import Footprint
+from fieldcraft.config.sections import ConfigSection, NonNegativeNumber
+from fieldcraft.config.stages import MemoryFootprint
 
 
-class Scorer(Section):
+class DistilTeacherConfig(ConfigSection):
     """Whose probabilities are learnt: the model of an earlier stage, or that of a checkpoint
     folder, or with neither of them the model that the stage starts from, which then has to be
     shown something."""
@@ -23,18 +23,18 @@ class Scorer(Section):
     shown: Literal["answer", "plan"] | None = None  # in its prompt, not in the student's
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _check_source(self) -> Self:
         if self.stage is not None and self.checkpoint is not None:
             raise ValueError("a teacher is a stage or a checkpoint: remove one of them")
-        if self.is_self and self.shown is None:
+        if self.is_self_distillation and self.shown is None:
             raise ValueError(
-                "it names no teacher: set stage or checkpoint, or shown to answer or plan for the"
-                " model itself"
+                "no teacher is set: set stage or checkpoint, or, for self-distillation, shown:"
+                " answer or shown: plan"
             )
         return self
 
     @property
-    def is_self(self) -> bool:
+    def is_self_distillation(self) -> bool:
         """Return whether the scorer is the model that the stage starts from."""
         return self.stage is None and self.checkpoint is None
 
@@ -47,30 +47,32 @@ class Distil(Rl):
 
     type: str = "distil"
     algorithm: str = "distil"
-    teacher: Scorer
+    teacher: DistilTeacherConfig
     kl: Literal["sampled", "top-k", "full"] = "sampled"
     top_k: PositiveInt | None = None  # of the student's likeliest tokens
-    reward_weight: Rate = 0.0  # of the advantage that the rewards give, beside the teacher's 1
+    reward_weight: NonNegativeNumber = (
+        0.0  # of the advantage that the rewards give, beside the teacher's 1
+    )
 
     @model_validator(mode="after")
-    def _agree_on_kl(self) -> Self:
+    def _check_kl(self) -> Self:
         if (self.top_k is not None) != (self.kl == "top-k"):
             raise ValueError("kl: top-k and top_k need each other: set both, or neither")
         return self
 
     @property
-    def reads_stages(self) -> tuple[str, ...]:
+    def stage_dependencies(self) -> tuple[str, ...]:
         own = () if self.teacher.stage is None else (self.teacher.stage,)
-        return super().reads_stages + own
+        return super().stage_dependencies + own
 
     @property
-    def footprint(self) -> Footprint:
+    def memory_footprint(self) -> MemoryFootprint:
         """Memory of the stage: the KL of `top-k` and `full` needs the teacher's logits of a piece,
         and gradients."""
-        own = super().footprint
+        own = super().memory_footprint
         return replace(
             own,
-            references=own.references or self.teacher.is_self,
-            teachers=not self.teacher.is_self,
-            logits=0 if self.kl == "sampled" else 4,
+            references=own.references or self.teacher.is_self_distillation,
+            teachers=not self.teacher.is_self_distillation,
+            logit_copies=0 if self.kl == "sampled" else 4,
         )

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from fieldcraft.config.names import BUILT_IN, Kind, require
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind, resolve_path
 
 # Those of the built-in filters that look at the question of a chain, and not at its steps.
 QUESTION_FILTERS = ("tests", "proofs", "near_duplicates", "contaminated")
 
 
-def _without_settings(filters: Any) -> Any:
+def _fill_empty_settings(filters: Any) -> Any:
     """Return the filters with {} for those without settings: in YAML such a filter is a name and a
     colon, which stands for null."""
     if not isinstance(filters, dict):
@@ -20,27 +20,27 @@ def _without_settings(filters: Any) -> Any:
     return {name: {} if own is None else own for name, own in filters.items()}
 
 
-def _are_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _validate_filter_names(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for name in filters:
-        require(Kind.FILTER, name)
+        resolve_path(ComponentKind.FILTER, name)
     return filters
 
 
 Filters = Annotated[
     dict[str, dict[str, Any]],
-    BeforeValidator(_without_settings),
-    AfterValidator(_are_filters),
+    BeforeValidator(_fill_empty_settings),
+    AfterValidator(_validate_filter_names),
 ]
 
 
-def _look_at_questions(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _validate_question_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for name in filters:
-        if name in BUILT_IN[Kind.FILTER] and name not in QUESTION_FILTERS:
+        if name in BUILTIN_COMPONENTS[ComponentKind.FILTER] and name not in QUESTION_FILTERS:
             raise ValueError(
-                f"the filter '{name}' looks at how a question was answered, and here none is: use"
-                f" {', '.join(QUESTION_FILTERS)} or one of your own"
+                f"the filter '{name}' needs an answered question, but questions are filtered here"
+                f" before they are answered: use {', '.join(QUESTION_FILTERS)} or one of your own"
             )
     return filters
 
 
-QuestionFilters = Annotated[Filters, AfterValidator(_look_at_questions)]
+QuestionFilters = Annotated[Filters, AfterValidator(_validate_question_filters)]

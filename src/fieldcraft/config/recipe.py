@@ -18,50 +18,58 @@ from pydantic import (
     model_validator,
 )
 
-from fieldcraft.config.budgets import BudgetPart, Period
+from fieldcraft.config.budgets import BudgetPeriod
 from fieldcraft.config.choices import (
-    EngineChoice,
-    EnvironmentChoice,
-    ToolChoice,
-    TrackerChoice,
+    EngineConfig,
+    EnvironmentConfig,
+    ToolConfig,
+    TrackerConfig,
 )
-from fieldcraft.config.cluster import Cluster
-from fieldcraft.config.collection import TEACHER, ClosedBook, Collect, Select
-from fieldcraft.config.distil import Distil, Scorer
-from fieldcraft.config.environment import fill_in, of_others
-from fieldcraft.config.hub_names import as_named
-from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
-from fieldcraft.config.rl import Async, Critic, Rl
-from fieldcraft.config.sampling import SamplingConfig
+from fieldcraft.config.cluster import ClusterConfig
+from fieldcraft.config.collection import TEACHER, ClosedBookConfig, CollectConfig, SelectConfig
+from fieldcraft.config.distil import Distil
+from fieldcraft.config.environment import apply_environment_defaults, is_external_environment
+from fieldcraft.config.hub_names import replace_paths_with_names
+from fieldcraft.config.names import (
+    AUTO_VERDICT,
+    ComponentError,
+    ComponentKind,
+    get_display_name,
+    make_settings_model,
+    resolve,
+    resolve_path,
+)
+from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import (
-    DATE,
-    DEFAULT_COST,
+    DEFAULT_CALL_COST,
+    DEFAULT_DATE,
+    BudgetConfig,
+    ConfigSection,
     Dtype,
-    During,
-    Endpoint,
-    Evaluation,
-    Fold,
+    EvaluationConfig,
     FolderName,
-    JudgeModel,
-    Limits,
-    Lora,
-    Optim,
-    Scratch,
-    Search,
-    Section,
-    World,
+    JudgeConfig,
+    LoraConfig,
+    SearchConfig,
+    TinyModelConfig,
+    WorldConfig,
 )
-from fieldcraft.config.stages import Pairs, Sft, Stage
-from fieldcraft.config.teacher import Teacher
+from fieldcraft.config.stages import Contrastive, Sft, Stage
+from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.types import UserError
 
-MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+DEFAULT_IMPORTANCE_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
 
 # The settings of the stage types that are built in: those of others are found with the type.
-STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
+BUILTIN_STAGE_CONFIGS: dict[str, type[Stage]] = {
+    "sft": Sft,
+    "contrastive": Contrastive,
+    "rl": Rl,
+    "distil": Distil,
+}
 
 
-class Recipe(Section):
+class Recipe(ConfigSection):
     """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
     without `tasks` the world makes all that is null. With `collect` it has a teacher and no stages.
     With `select`, stages of reinforcement learning draw from selected questions; without stages,
@@ -71,11 +79,11 @@ class Recipe(Section):
     recipe: FolderName
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    lora: Lora | None = None  # None: all weights are trained
+    lora: LoraConfig | None = None  # None: all weights are trained
     dtype: Dtype = "float32"  # in which models compute; masters of what is trained are float32
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
-    engine: EngineChoice = EngineChoice()
-    cluster: Cluster = Cluster()
+    engine: EngineConfig = EngineConfig()
+    cluster: ClusterConfig = ClusterConfig()
     model: Path | None = None
     tasks: Path | None = None
     corpus: Path | None = None
@@ -86,45 +94,47 @@ class Recipe(Section):
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template
-    date: datetime.date = DATE  # what a chat template shows that writes a date; never the clock's
-    environment: EnvironmentChoice = EnvironmentChoice()
-    tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
-    world: World | None = None
-    scratch: Scratch = Scratch()
-    trackers: tuple[TrackerChoice, ...] = ()  # that show the curves of the run
-    search: Search = Search()
-    judge: JudgeModel = JudgeModel()
-    correct: str = AUTO  # the reward by which a right answer scores 1; auto: that of each task
+    # what a chat template shows that writes a date; never the clock's
+    date: datetime.date = DEFAULT_DATE
+    environment: EnvironmentConfig = EnvironmentConfig()
+    tools: tuple[ToolConfig, ...] = (ToolConfig(name="search"),)
+    world: WorldConfig | None = None
+    scratch: TinyModelConfig = TinyModelConfig()
+    trackers: tuple[TrackerConfig, ...] = ()  # that show the curves of the run
+    search: SearchConfig = SearchConfig()
+    judge: JudgeConfig = JudgeConfig()
+    # the reward by which a right answer scores 1; auto: that of each task
+    correct: str = AUTO_VERDICT
     # demonstrations that nothing can grade are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
     # share of a file's records (questions, passages, demonstrations) that may not be understood
     max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
-    budget: Limits = Limits()
-    teacher: Teacher = Teacher()
-    collect: Collect | None = None
-    select: Select | None = None
-    closed_book: ClosedBook | None = None  # None: not measured
-    stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `stage_settings`
+    budget: BudgetConfig = BudgetConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    collect: CollectConfig | None = None
+    select: SelectConfig | None = None
+    closed_book: ClosedBookConfig | None = None  # None: not measured
+    stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
     # of that table: title and the stage or workflow; empty: all of them
     rows: dict[str, str] = Field(default={})
     # of that table too: title and two of its rows, of which the second is held against the first
     comparisons: dict[str, tuple[str, str]] = Field(default={})
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationConfig = EvaluationConfig()
 
     @property
-    def offers_search(self) -> bool:
+    def has_search_tool(self) -> bool:
         """Return whether `search` is one of its tools."""
         return any(tool.name == "search" for tool in self.tools)
 
     @property
-    def searches_index(self) -> bool:
+    def needs_search_index(self) -> bool:
         """Return whether a run indexes its corpus, for the tool that searches it."""
-        return self.search.url is None and self.offers_search
+        return self.search.url is None and self.has_search_tool
 
     @property
-    def asks_files(self) -> bool:
+    def has_task_files(self) -> bool:
         """Return whether questions come from the user's files, and not from the world or the
         environment."""
         return self.tasks is not None or bool(self.evaluation.tasks)
@@ -136,20 +146,20 @@ class Recipe(Section):
         return self.dtype if self.lora is None else "float32"
 
     @property
-    def highest_call_cost(self) -> float:
+    def max_call_cost(self) -> float:
         """Highest cost of a call."""
-        if self.environment.of_others:
-            return max([DEFAULT_COST, *self.environment.tool_costs.values()])
-        return max((tool.highest_cost for tool in self.tools), default=DEFAULT_COST)
+        if self.environment.is_external:
+            return max([DEFAULT_CALL_COST, *self.environment.tool_costs.values()])
+        return max((tool.max_call_cost for tool in self.tools), default=DEFAULT_CALL_COST)
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_for_an_environment(cls, data: Any) -> Any:
-        return fill_in(data)
+    def _apply_environment_defaults(cls, data: Any) -> Any:
+        return apply_environment_defaults(data)
 
     @field_validator("comparisons", mode="before")
     @classmethod
-    def _two_rows_each(cls, comparisons: Any) -> Any:
+    def _check_comparisons(cls, comparisons: Any) -> Any:
         if isinstance(comparisons, dict):
             for title, pair in comparisons.items():
                 if not (isinstance(pair, list | tuple) and len(pair) == 2):
@@ -158,16 +168,16 @@ class Recipe(Section):
 
     @field_validator("trackers")
     @classmethod
-    def _each_tracker_once(cls, trackers: tuple[TrackerChoice, ...]) -> tuple[TrackerChoice, ...]:
+    def _check_trackers(cls, trackers: tuple[TrackerConfig, ...]) -> tuple[TrackerConfig, ...]:
         names = [tracker.name for tracker in trackers]
         for name in names:
-            require(Kind.TRACKER, name)
+            resolve_path(ComponentKind.TRACKER, name)
             if names.count(name) > 1:
                 raise ValueError(f"it names '{name}' twice, so remove one of the two")
         return trackers
 
     @model_validator(mode="after")
-    def _weigh_mismatch(self) -> Self:
+    def _set_importance_cap(self) -> Self:
         """Weigh the mismatch of sampler and trainer, if the recipe does not say otherwise. They
         round a decoded token and a batch differently, unless they compute in float32; and an
         asynchronous sampler may be older than the trainer."""
@@ -175,11 +185,13 @@ class Recipe(Section):
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
             if stage.asynchronous.max_staleness or self.dtype != "float32":
-                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
+                self.stages[name] = stage.model_copy(
+                    update={"importance_cap": DEFAULT_IMPORTANCE_CAP}
+                )
         return self
 
     @model_validator(mode="after")
-    def _has_tools_to_withhold(self) -> Self:
+    def _check_cot_share(self) -> Self:
         for name, stage in self.stages.items():
             if isinstance(stage, Rl) and stage.cot_share and not self.tools:
                 raise ValueError(
@@ -189,14 +201,14 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_team_shows_one_way(self) -> Self:
+    def _check_team(self) -> Self:
         wanted = self.collect is not None and (self.collect.cot or self.collect.pairs)
         if wanted and self.teacher.team is not None:
-            raise ValueError("a team always has its tools, so remove collect.cot and collect.pairs")
+            raise ValueError("a team always uses its tools: remove collect.cot and collect.pairs")
         return self
 
     @model_validator(mode="after")
-    def _selects_by_a_folder(self) -> Self:
+    def _check_select_sampling(self) -> Self:
         select, remote = self.select, self.teacher.url is not None
         if select and remote and (select.toolless, select.sampling) == (TEACHER, "model"):
             raise ValueError(
@@ -207,47 +219,49 @@ class Recipe(Section):
 
     @field_validator("correct")
     @classmethod
-    def _is_a_reward(cls, name: str) -> str:
-        if name != AUTO:
-            require(Kind.REWARD, name)
+    def _check_verdict_reward(cls, name: str) -> str:
+        if name != AUTO_VERDICT:
+            resolve_path(ComponentKind.REWARD, name)
         return name
 
     @field_validator("stages")
     @classmethod
-    def _stages_have_budgets(
+    def _check_stage_budgets(
         cls, stages: dict[str, Stage], info: ValidationInfo
     ) -> dict[str, Stage]:
         budget = info.data.get("budget")
-        if not isinstance(budget, Limits):  # which is told instead
+        if not isinstance(budget, BudgetConfig):  # which is told instead
             return stages
         for name, stage in stages.items():
             try:
-                _require_one_request(budget, stage.periods(budget))
+                _require_same_summary_prompt(budget, stage.budget_periods(budget))
             except ValueError as error:
                 raise ValueError(f"stage '{name}': {error}") from error
         return stages
 
     @field_validator("evaluation")
     @classmethod
-    def _evaluates_within_a_budget(cls, evaluation: Evaluation, info: ValidationInfo) -> Evaluation:
-        if isinstance(budget := info.data.get("budget"), Limits):
-            budget.changed(evaluation.budget)
+    def _check_evaluation_budget(
+        cls, evaluation: EvaluationConfig, info: ValidationInfo
+    ) -> EvaluationConfig:
+        if isinstance(budget := info.data.get("budget"), BudgetConfig):
+            budget.with_changes(evaluation.budget)
         return evaluation
 
     @property
-    def as_evaluated(self) -> Recipe:
+    def evaluation_recipe(self) -> Recipe:
         """Recipe with the budget of its evaluations, under which its agent acts, too."""
-        budget = self.budget.changed(self.evaluation.budget)
+        budget = self.budget.with_changes(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
 
     @field_validator("tools")
     @classmethod
-    def _each_tool_once(
-        cls, tools: tuple[ToolChoice, ...], info: ValidationInfo
-    ) -> tuple[ToolChoice, ...]:
-        if tools and of_others(info.data.get("environment")):
-            raise ValueError("an environment of others has none, so remove them")
+    def _check_tools(
+        cls, tools: tuple[ToolConfig, ...], info: ValidationInfo
+    ) -> tuple[ToolConfig, ...]:
+        if tools and is_external_environment(info.data.get("environment")):
+            raise ValueError("an external environment has its own actions: remove tools")
         names = [name for tool in tools for name in tool.all_names]
         for name in names:
             if names.count(name) > 1:
@@ -255,17 +269,19 @@ class Recipe(Section):
         return tools
 
 
-def _require_one_request(budget: Limits, periods: Sequence[Period]) -> None:
+def _require_same_summary_prompt(budget: BudgetConfig, periods: Sequence[BudgetPeriod]) -> None:
     """Raise ValueError unless all periods ask for summaries alike: a stage has one dialect, and
     that asks for them."""
-    wanted = budget.fold.request if budget.fold is not None else None
+    prompt = budget.fold.request if budget.fold is not None else None
     for period in periods:
-        fold = period.limits.fold
-        if fold is not None and fold.request != wanted:
-            raise ValueError("the request of a fold is that of budget.fold: set it there")
+        fold = period.budget.fold
+        if fold is not None and fold.request != prompt:
+            raise ValueError(
+                "a stage cannot change the summary prompt: set budget.fold.request instead"
+            )
 
 
-def refuse_idle(recipe: Recipe) -> None:
+def require_work(recipe: Recipe) -> None:
     """Raise UserError for a recipe that neither trains, nor evaluates, nor collects or selects
     anything."""
     if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
@@ -274,46 +290,46 @@ def refuse_idle(recipe: Recipe) -> None:
         )
 
 
-def acts(recipe: Recipe) -> bool:
+def uses_tools(recipe: Recipe) -> bool:
     """Return whether a run uses its tools: a selection by itself may sample without them alone."""
     return bool(recipe.stages) or recipe.select is None or recipe.select.solver is not None
 
 
-def stage_settings(name: str) -> type[Stage]:
+def resolve_stage_config(name: str) -> type[Stage]:
     """Return the settings of a stage type. Raises UserError for a type that is none."""
-    if name in STAGES:
-        return STAGES[name]
-    found = find(Kind.STAGE, name)
+    if name in BUILTIN_STAGE_CONFIGS:
+        return BUILTIN_STAGE_CONFIGS[name]
+    found = resolve(ComponentKind.STAGE, name)
     settings = found.Settings
     if not (isinstance(settings, type) and issubclass(settings, Stage)):
-        raise PartError(
+        raise ComponentError(
             f"the Settings of the stage type '{name}' must be a subclass of fieldcraft.Stage."
         )
     return settings
 
 
-def first_model(recipe: Recipe) -> str:
+def get_first_model(recipe: Recipe) -> str:
     """Return the evaluation of the model before any training to act, which workflows are built
     around."""
     return "base" if recipe.model else next(iter(recipe.stages))
 
 
-def closed_book_model(recipe: Recipe) -> str:
+def get_closed_book_model(recipe: Recipe) -> str:
     """Return the model whose closed-book rate a recipe measures: a stage, or `start`."""
     named = recipe.closed_book.model if recipe.closed_book is not None else None
-    return named or ("start" if recipe.model else first_model(recipe))
+    return named or ("start" if recipe.model else get_first_model(recipe))
 
 
-def evaluations(recipe: Recipe) -> list[str]:
+def list_evaluations(recipe: Recipe) -> list[str]:
     """Return everything that a run of the recipe evaluates, in the order of the run: the first
     model, workflows around it, teachers, stages."""
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
     first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
-    workflows = map(short, recipe.evaluation.workflows)
+    workflows = map(get_display_name, recipe.evaluation.workflows)
     return list(dict.fromkeys([*first, *workflows, *recipe.evaluation.teachers, *stages]))
 
 
-def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
+def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
     """Return the stages and evaluations in the one order in which they are shown: that of the
     evaluations, and stages without one behind the stages before them."""
     found: list[str] = []
@@ -323,72 +339,35 @@ def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str
     return list(dict.fromkeys([*found, *stages]))
 
 
-def table_rows(recipe: Recipe) -> dict[str, str]:
+def get_seed_table_rows(recipe: Recipe) -> dict[str, str]:
     """Return the rows of the table over seeds: the title and the evaluation that each shows."""
-    return recipe.rows or {name: name for name in evaluations(recipe)}
+    return recipe.rows or {name: name for name in list_evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return the resolved recipe as plain JSON values. A copy from the hub has its name there, with
     the commit."""
-    return as_named(recipe.model_dump(mode="json"))
+    return replace_paths_with_names(recipe.model_dump(mode="json"))
 
 
-def world_settings(name: str) -> type[BaseModel]:
+def make_world_settings_model(name: str) -> type[BaseModel]:
     """Return the settings that a recipe can give to a world. Raises UserError where there is none
     of that name."""
-    return settings_of(find(Kind.WORLD, name), ["seed"])
+    return make_settings_model(resolve(ComponentKind.WORLD, name), ["seed"])
 
 
-def split_titles(recipe: Recipe) -> Mapping[str, str]:
+def get_split_titles(recipe: Recipe) -> Mapping[str, str]:
     """Return the splits of a recipe's world, and the titles of their questions; none without a
     world."""
     if recipe.world is None:
         return {}
-    titles: Mapping[str, str] = find(Kind.WORLD, recipe.world.name).splits
+    titles: Mapping[str, str] = resolve(ComponentKind.WORLD, recipe.world.name).splits
     return titles
 
 
-def toolless(recipe: Recipe) -> Sequence[str]:
+def list_toolless_datasets(recipe: Recipe) -> Sequence[str]:
     """Return the data sets of a recipe in which no tool is ever used."""
     if recipe.world is None:
         return ()
-    names: Sequence[str] = find(Kind.WORLD, recipe.world.name).toolless
+    names: Sequence[str] = resolve(ComponentKind.WORLD, recipe.world.name).toolless_datasets
     return names
-
-
-def count_options(section: type[BaseModel] = Recipe) -> int:
-    """Return the number of keys that a recipe can set (each kind of section, and each world,
-    counted once; so are those of sampling, which several sections have)."""
-    sections: tuple[type[BaseModel], ...] = (
-        section,
-        World,
-        Scratch,
-        Search,
-        JudgeModel,
-        Limits,
-        BudgetPart,
-        Fold,
-        EngineChoice,
-        Cluster,
-        EnvironmentChoice,
-        ToolChoice,
-        TrackerChoice,
-        Lora,
-        Optim,
-        Async,
-        Critic,
-        Endpoint,
-        Scorer,
-        Teacher,
-        Collect,
-        Select,
-        ClosedBook,
-        Evaluation,
-        During,
-        *map(world_settings, known(Kind.WORLD)),
-    )
-    own = set[str]().union(*(stage.model_fields for stage in STAGES.values()))
-    shared = SamplingConfig.model_fields.keys()
-    again = sum(issubclass(s, SamplingConfig) for s in sections) - 1
-    return sum(len(s.model_fields) for s in sections) - again * len(shared) + len(own)

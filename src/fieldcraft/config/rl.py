@@ -18,25 +18,33 @@ from pydantic import (
     model_validator,
 )
 
-from fieldcraft.config.budgets import Period, StageBudget, periods
+from fieldcraft.config.budgets import BudgetPeriod, StageBudget, make_budget_periods
 from fieldcraft.config.names import (
-    BUILT_IN,
-    CORRECT,
-    Kind,
-    PartError,
-    find,
-    name_of,
-    require,
-    suggestion,
+    BUILTIN_COMPONENTS,
+    VERDICT_REWARD_KEY,
+    ComponentError,
+    ComponentKind,
+    get_import_path,
+    resolve,
+    resolve_path,
+    suggest_name,
 )
-from fieldcraft.config.sampling import LIMITS
-from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
-from fieldcraft.config.stages import Footprint, Stage, StageKind
+from fieldcraft.config.sampling import TRUNCATION_KEYS
+from fieldcraft.config.sections import (
+    BudgetConfig,
+    ConfigSection,
+    EndpointConfig,
+    Fraction01,
+    NonNegativeNumber,
+    Optim,
+    get_recipe_keys,
+)
+from fieldcraft.config.stages import MemoryFootprint, Stage, StageKind
 
-SIMULATED_SHARE = 5 / 6  # AutoCoA's
+DEFAULT_SIMULATED_SHARE = 5 / 6  # AutoCoA's
 
 
-class Weighted(Section):
+class RewardConfig(ConfigSection):
     """A reward of the user's with settings: they are the arguments of its class."""
 
     model_config = ConfigDict(extra="allow")
@@ -48,42 +56,44 @@ class Weighted(Section):
         return self.model_extra or {}
 
 
-def _by_name(rewards: Any) -> Any:
+def _name_rewards(rewards: Any) -> Any:
     """Return the rewards by name: from Python a reward may be given as its class."""
     if not isinstance(rewards, Mapping):
         return rewards
-    return {k if isinstance(k, str) else name_of(k): weight for k, weight in rewards.items()}
+    return {
+        k if isinstance(k, str) else get_import_path(k): weight for k, weight in rewards.items()
+    }
 
 
-OTC = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
+OTC_REWARDS = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
 
 
-def _prices_calls(rewards: Any) -> bool:
+def _has_otc_reward(rewards: Any) -> bool:
     """Return whether a stage rewards low costs, by what a recipe says of its rewards."""
     return isinstance(rewards, Mapping) and any(
-        name in OTC and _weight(own) for name, own in rewards.items()
+        name in OTC_REWARDS and _get_weight(own) for name, own in rewards.items()
     )
 
 
-def _weight(own: Any) -> Any:
+def _get_weight(setting: Any) -> Any:
     """Return the weight of a reward, as a recipe writes it or as it was read."""
-    if isinstance(own, Mapping):
-        return own.get("weight")
-    return own.weight if isinstance(own, Weighted) else own
+    if isinstance(setting, Mapping):
+        return setting.get("weight")
+    return setting.weight if isinstance(setting, RewardConfig) else setting
 
 
-def _kind_of_weight(weight: Any) -> str:
-    return "Weighted" if isinstance(weight, Mapping | Weighted) else "float"
+def _discriminate_weight(weight: Any) -> str:
+    return "RewardConfig" if isinstance(weight, Mapping | RewardConfig) else "float"
 
 
-Weight = Annotated[
-    Annotated[float, Tag("float")] | Annotated[Weighted, Tag("Weighted")],
-    Discriminator(_kind_of_weight),  # so that a mistake in one is not told as one in the other
+RewardWeight = Annotated[
+    Annotated[float, Tag("float")] | Annotated[RewardConfig, Tag("RewardConfig")],
+    Discriminator(_discriminate_weight),  # so that a mistake in one is not told as one in the other
 ]
-Rewards = Annotated[dict[str, Weight], BeforeValidator(_by_name)]
+RewardWeights = Annotated[dict[str, RewardWeight], BeforeValidator(_name_rewards)]
 
 
-class Critic(Section):
+class CriticConfig(ConfigSection):
     """The value function of PPO: a scalar head on the hidden states of the policy, which it leaves
     as they are, or on those of a model of its own."""
 
@@ -94,14 +104,14 @@ class Critic(Section):
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
-class Async(Section):
+class AsyncConfig(ConfigSection):
     """Sampling that goes on while the trainer works. Rollouts that began more than `max_staleness`
     steps ago are not trained on; 0: sampler and trainer take turns."""
 
     max_staleness: NonNegativeInt = 0
 
 
-def _tokens_or_share(cache: float) -> float:
+def _validate_tokens_or_share(cache: float) -> float:
     if cache >= 1 and cache != int(cache):
         raise ValueError(
             f"it is a whole number of tokens, or below 1 a share of them, as in 0.2, not {cache}"
@@ -124,12 +134,12 @@ class Rl(Stage):
     algorithm: str = "grpo"
     steps: PositiveInt
     observations: Literal["real", "simulated", "mixed"] = "real"
-    simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
+    simulated_share: Fraction01 = DEFAULT_SIMULATED_SHARE  # of the steps of a mixed stage
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
     simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
     # of simulated observations; None: that of the policy; 0: the likeliest tokens
-    simulator_temperature: Rate | None = None
-    endpoint: Endpoint | None = None
+    simulator_temperature: NonNegativeNumber | None = None
+    endpoint: EndpointConfig | None = None
     questions: PositiveInt = 32  # of a step
     where: dict[str, bool | int | str] = Field(default={})  # metadata that its questions have
     group: PositiveInt = 8  # rollouts of a question
@@ -140,31 +150,33 @@ class Rl(Stage):
     # of a step's questions, asked while the tools are unavailable, so that a call ends the rollout
     cot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     cot_questions: Literal["all", "known"] = "all"  # of which that is the share
-    asynchronous: Async = Field(default=Async(), alias="async")
+    asynchronous: AsyncConfig = Field(default=AsyncConfig(), alias="async")
     # what is rewarded
-    rewards: Rewards = Field(default={CORRECT: 1.0})  # and their weights
+    rewards: RewardWeights = Field(default={VERDICT_REWARD_KEY: 1.0})  # and their weights
     # OTC's r_phi, which r_tool multiplies: rewards and their weights; none: `correct` alone
     priced_rewards: dict[str, PositiveFloat] = Field(default={})
     otc_counts: Literal["costs", "calls"] = "costs"  # what OTC's m and n are
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: the most that m can be
-    overlong_penalty: Rate = 0.0  # for the longest rollouts
+    overlong_penalty: NonNegativeNumber = 0.0  # for the longest rollouts
     # tokens of a chain, prompt and observations included; None: budget.total_tokens
     overlong_limit: PositiveInt | None = None
     # tokens below it, or, below 1, a share of the limit; None: a fifth
-    overlong_cache: Annotated[float, Field(gt=0), AfterValidator(_tokens_or_share)] | None = None
+    overlong_cache: (
+        Annotated[float, Field(gt=0), AfterValidator(_validate_tokens_or_share)] | None
+    ) = None
     # which rollouts are trained on
     keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
     max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
     train_truncated: bool = True
     train_void: bool = True  # rollouts with a turn that holds neither a call nor an answer
     # what stops the run
-    max_tool_failures: Share = 0.9  # of a step's calls
-    collapse_share: Share | None = 0.5  # of its best, below which exact match has collapsed
+    max_tool_failures: Fraction01 = 0.9  # of a step's calls
+    collapse_share: Fraction01 | None = 0.5  # of its best, below which exact match has collapsed
     # advantages
     baseline: Literal["none", "group", "others", "critic"] = "group"
     scale: Literal["none", "group", "batch"] = "group"
     advantage_floor: Literal["none", "right"] = "none"  # right: 0 for right rollouts
-    critic: Critic = Critic()
+    critic: CriticConfig = CriticConfig()
     # the loss
     loss_weight: Literal["sequence", "token", "constant"] = "sequence"
     ratio: Literal["token", "sequence"] = "token"
@@ -172,17 +184,17 @@ class Rl(Stage):
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    kl_coef: Rate = 0.0
+    kl_coef: NonNegativeNumber = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
-    entropy_coef: Rate = 0.0
-    llds_coef: Rate = 0.0
+    entropy_coef: NonNegativeNumber = 0.0
+    llds_coef: NonNegativeNumber = 0.0
     # between sampler and trainer
     importance: Literal["token", "sequence"] = "token"
     # None: no weight. Where nothing is said, a recipe sets 2 if the sampler may be older or round
     # otherwise than the trainer
     importance_cap: PositiveFloat | None = None
     reject: Literal["token", "sequence", "geometric"] | None = None
-    reject_low: Share = 0.5
+    reject_low: Fraction01 = 0.5
     reject_high: Annotated[float, Field(gt=1)] = 2.0
     # nats a token in the mean, above which the run stops; rounding to bfloat16 gives far less
     max_sampler_gap: PositiveFloat = 0.1
@@ -192,62 +204,67 @@ class Rl(Stage):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand(cls, data: Any) -> Any:
+    def _apply_preset(cls, data: Any) -> Any:
         """Put the keys of the named algorithm below those that are given."""
         if not isinstance(data, dict):
             return data
-        truncates = [k for k in LIMITS if k not in cls.model_fields and data.get(k) is not None]
+        truncates = [
+            k for k in TRUNCATION_KEYS if k not in cls.model_fields and data.get(k) is not None
+        ]
         if truncates:
             raise ValueError(
-                f"{truncates[0]} changes the policy: training would follow the gradient of another"
-                " distribution than the one sampled from, so sample from all tokens (remove"
-                f" {' and '.join(truncates)}) and truncate in evaluation alone"
+                f"{truncates[0]} truncates the sampling distribution, so its gradient would be"
+                f" that of another policy: remove {' and '.join(truncates)}"
+                " and truncate in evaluations only"
             )
         usual = cls.model_fields["algorithm"].default
-        keys = dict(cls._keys_of(str(data.get("algorithm", usual))))
-        if keys.get("keep_groups") == "mixed-accuracy" and _prices_calls(data.get("rewards")):
+        keys = dict(cls._load_preset(str(data.get("algorithm", usual))))
+        if keys.get("keep_groups") == "mixed-accuracy" and _has_otc_reward(data.get("rewards")):
             keys["keep_groups"] = "mixed-reward"
         return {**keys, **data}
 
     @classmethod
-    def _keys_of(cls, algorithm: str) -> Mapping[str, Any]:
-        """Return the keys of an algorithm. Raises PartError for one that is no mapping of keys of
-        this section."""
-        keys = find(Kind.ALGORITHM, algorithm)
+    def _load_preset(cls, algorithm: str) -> Mapping[str, Any]:
+        """Return the keys of an algorithm. Raises ComponentError for one that is no mapping of keys
+        of this section."""
+        keys = resolve(ComponentKind.ALGORITHM, algorithm)
         if not isinstance(keys, Mapping):
-            raise PartError(
-                f"the algorithm '{algorithm}' is no mapping: write the keys of an rl stage, as in"
+            raise ComponentError(
+                f"the algorithm '{algorithm}' is not a mapping: give it keys of an rl stage, as in"
                 ' {"baseline": "group"}.'
             )
         for key in keys:
-            if key not in fields_of(cls):
-                raise PartError(
+            if key not in get_recipe_keys(cls):
+                raise ComponentError(
                     f"the algorithm '{algorithm}' sets '{key}', which no rl stage has;"
-                    f" {suggestion(str(key), fields_of(cls))}"
+                    f" {suggest_name(str(key), get_recipe_keys(cls))}"
                 )
         return keys
 
     @model_validator(mode="after")
-    def _agree_on_costs(self) -> Self:
+    def _check_costs(self) -> Self:
         """Raise ValueError for what OTC could not learn from, and for what only OTC reads."""
-        if both := self.priced_rewards.keys() & set(OTC):
+        if both := self.priced_rewards.keys() & set(OTC_REWARDS):
             raise ValueError(f"priced_rewards names '{min(both)}', which prices them; remove it")
-        if self.prices_calls:
+        if self.has_otc_reward:
             if self.keep_groups == "mixed-accuracy":
                 raise ValueError(
-                    "keep_groups: mixed-accuracy drops the groups with only right answers, from"
-                    " which OTC learns most; write mixed-reward"
+                    "keep_groups: mixed-accuracy drops groups with only correct answers, from"
+                    " which OTC learns most: use mixed-reward"
                 )
             return self
-        own = self.rewards.keys() - {CORRECT, *BUILT_IN[Kind.REWARD]}  # which may read them, too
-        if not own and not self.rewards.keys() & set(OTC):
+        own = self.rewards.keys() - {
+            VERDICT_REWARD_KEY,
+            *BUILTIN_COMPONENTS[ComponentKind.REWARD],
+        }  # which may read them, too
+        if not own and not self.rewards.keys() & set(OTC_REWARDS):
             for key in ("priced_rewards", "otc_counts", "call_smoothing"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} belongs to otc-grpo and otc-ppo; remove it")
         return self
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_combinations(self) -> Self:
         """Raise ValueError for settings that would do nothing, or not what they say."""
         if self.llds_coef and self.epochs * self.minibatches == 1:
             raise ValueError(
@@ -265,41 +282,43 @@ class Rl(Stage):
             )
         if self.cot_questions != "all" and not self.cot_share:
             raise ValueError(f"cot_questions: {self.cot_questions} needs a cot_share above 0")
-        self._agree_on_names()
-        self._agree_on_simulator()
+        self._check_reward_names()
+        self._check_simulator()
         return self
 
-    def _agree_on_names(self) -> None:
-        for name in self.graders:
-            if name != CORRECT:
-                require(Kind.REWARD, name)
-        if not isinstance(self.rewards.get(CORRECT, 0.0), float):
-            raise ValueError(f"the reward '{CORRECT}' has a weight and no settings; give a number")
+    def _check_reward_names(self) -> None:
+        for name in self.reward_names:
+            if name != VERDICT_REWARD_KEY:
+                resolve_path(ComponentKind.REWARD, name)
+        if not isinstance(self.rewards.get(VERDICT_REWARD_KEY, 0.0), float):
+            raise ValueError(
+                f"the reward '{VERDICT_REWARD_KEY}' has a weight and no settings; give a number"
+            )
 
     @property
-    def weights(self) -> dict[str, float]:
+    def reward_weights(self) -> dict[str, float]:
         """Weight of every reward."""
         return {n: w if isinstance(w, float) else w.weight for n, w in self.rewards.items()}
 
     @property
-    def prices_calls(self) -> bool:
+    def has_otc_reward(self) -> bool:
         """Return whether the stage rewards low costs."""
-        return _prices_calls(self.rewards)
+        return _has_otc_reward(self.rewards)
 
     @property
-    def graders(self) -> set[str]:
+    def reward_names(self) -> set[str]:
         return {*self.rewards, *self.priced_rewards}
 
     @property
-    def reads_stages(self) -> tuple[str, ...]:
+    def stage_dependencies(self) -> tuple[str, ...]:
         return () if self.simulator_stage is None else (self.simulator_stage,)
 
     @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[EndpointConfig, ...]:
         return () if self.endpoint is None else (self.endpoint,)
 
     @property
-    def rollout_steps(self) -> dict[str, int]:
+    def steps_by_observation_mode(self) -> dict[str, int]:
         return {self.observations: self.steps}
 
     @property
@@ -309,50 +328,50 @@ class Rl(Stage):
         own = self.simulator_temperature
         return self.temperature, self.temperature if own is None else own
 
-    def periods(self, budget: Limits) -> tuple[Period, ...]:
-        return periods(self.budget, budget, self.steps)
+    def budget_periods(self, budget: BudgetConfig) -> tuple[BudgetPeriod, ...]:
+        return make_budget_periods(self.budget, budget, self.steps)
 
-    def limits_at(self, budget: Limits, number: int) -> Limits:
-        """Return the budget of rollouts that begin in step `number`, by the budget of the
+    def budget_at_step(self, budget: BudgetConfig, step: int) -> BudgetConfig:
+        """Return the budget of rollouts that begin in step `step`, by the budget of the
         recipe."""
-        return next(p.limits for p in reversed(self.periods(budget)) if p.begin <= number)
+        return next(p.budget for p in reversed(self.budget_periods(budget)) if p.start_step <= step)
 
-    def overlong_span(self, budget: Limits) -> tuple[int, int]:
+    def resolve_overlong_buffer(self, budget: BudgetConfig) -> tuple[int, int]:
         """Return limit and cache of the overlong penalty, in tokens of a chain.
 
         Raises ValueError for a limit that no chain reaches, and a cache that it has no room for.
         """
         limit = self.overlong_limit or budget.total_tokens
-        cache = 1 / 5 if self.overlong_cache is None else self.overlong_cache
-        cache = max(int(limit * cache), 1) if cache < 1 else int(cache)
+        buffer = 1 / 5 if self.overlong_cache is None else self.overlong_cache
+        buffer = max(int(limit * buffer), 1) if buffer < 1 else int(buffer)
         if limit > budget.total_tokens:
             raise ValueError(
                 f"a chain ends at budget.total_tokens={budget.total_tokens}, before"
                 f" overlong_limit={limit}, so remove that or set it lower"
             )
-        if cache > limit:
+        if buffer > limit:
             raise ValueError(
-                f"overlong_cache={cache} is more than its limit, {limit}: set it lower"
+                f"overlong_cache={buffer} is more than its limit, {limit}: set it lower"
             )
-        return limit, cache
+        return limit, buffer
 
     @property
-    def footprint(self) -> Footprint:
+    def memory_footprint(self) -> MemoryFootprint:
         frozen, staleness = self.simulator == "frozen", self.asynchronous.max_staleness
-        return Footprint(
+        return MemoryFootprint(
             critics=(self.baseline, self.critic.backbone) == ("critic", "own"),
-            frozen=frozen,
+            frozen_simulators=frozen,
             references=self.kl_coef > 0,
             rollouts=self.questions * self.group * self.oversample * (1 + staleness),
-            overlaps=staleness > 0,
+            concurrent_sampling=staleness > 0,
         )
 
-    def _agree_on_simulator(self) -> None:
+    def _check_simulator(self) -> None:
         if self.simulator != "policy" and self.observations == "real":
-            raise ValueError("a simulator writes nothing with observations: real; use simulated")
+            raise ValueError("simulator has no effect with observations: real; use simulated")
         if self.simulator_temperature is not None and self.observations == "real":
             raise ValueError("simulator_temperature belongs to simulated observations; remove it")
-        if self.simulated_share != SIMULATED_SHARE and self.observations != "mixed":
+        if self.simulated_share != DEFAULT_SIMULATED_SHARE and self.observations != "mixed":
             raise ValueError("simulated_share belongs to observations: mixed; remove it")
         if self.simulator_stage is not None and self.simulator != "frozen":
             raise ValueError("simulator_stage belongs to simulator: frozen; remove it")

@@ -21,40 +21,40 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import Kind, folder_name, require, suggestion
+from fieldcraft.config.names import ComponentKind, resolve_path, suggest_name, validate_folder_name
 from fieldcraft.config.sampling import (
-    DEFAULT,
-    SAME_SAMPLES,
-    Samples,
+    DEFAULT_SOURCE,
+    GREEDY_SAMPLES_MESSAGE,
+    SampleCounts,
     SamplingConfig,
     count_samples,
 )
+from fieldcraft.config.validation_errors import describe_validation_error
 from fieldcraft.types import Task
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-MAX_BROKEN = 0.02  # by so much the exact match of an evaluation may be wrong
-Rate = Annotated[float, Field(ge=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
-FolderName = Annotated[str, Field(max_length=100), AfterValidator(folder_name)]
-DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
-DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
+Fraction01 = Annotated[float, Field(gt=0, lt=1)]
+DEFAULT_MAX_BROKEN = 0.02  # by so much the exact match of an evaluation may be wrong
+NonNegativeNumber = Annotated[float, Field(ge=0)]
+AdamBeta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
+FolderName = Annotated[str, Field(max_length=100), AfterValidator(validate_folder_name)]
+DEFAULT_DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
+DEFAULT_CALL_COST = 1.0  # of a call, so that without prices a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
+def get_recipe_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the keys of a section, as a recipe writes them."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
-class World(Section):
+class WorldConfig(ConfigSection):
     """A synthetic world by name; its other keys are settings of that world's own."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -67,7 +67,7 @@ class World(Section):
         return dict(self.model_extra or {})
 
 
-class Scratch(Section):
+class TinyModelConfig(ConfigSection):
     """The shape of a model made from nothing (Qwen2 architecture)."""
 
     layers: int = Field(default=3, ge=2)
@@ -75,7 +75,7 @@ class Scratch(Section):
     heads: PositiveInt = 2
 
     @model_validator(mode="after")
-    def _heads_have_even_widths(self) -> Self:
+    def _check_head_width(self) -> Self:
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width={self.width} must be a multiple of twice heads={self.heads}, because the"
@@ -84,7 +84,7 @@ class Scratch(Section):
         return self
 
 
-class Search(Section):
+class SearchConfig(ConfigSection):
     """The search tool: an index of `corpus`, or a server that speaks the field's protocol."""
 
     topk: PositiveInt = 3
@@ -96,15 +96,17 @@ class Search(Section):
     failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the calls that fail on purpose
 
     @model_validator(mode="after")
-    def _keys_are_of_servers(self) -> Self:
+    def _check_server_keys(self) -> Self:
         if self.api_key_env is not None and self.url is None:
-            raise ValueError("api_key_env is of a server: set url, or remove api_key_env")
+            raise ValueError(
+                "api_key_env applies to a search server only: set url, or remove api_key_env"
+            )
         if self.failures and self.url is not None:
             raise ValueError("failures is of the search over an index: remove it, or url")
         return self
 
 
-class JudgeModel(Section):
+class JudgeConfig(ConfigSection):
     """A model at an OpenAI-compatible endpoint, asked in evaluations and by the reward `judge`."""
 
     url: str | None = None
@@ -113,7 +115,7 @@ class JudgeModel(Section):
     api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
-class Endpoint(Section):
+class EndpointConfig(ConfigSection):
     """A remote chat model behind an OpenAI-compatible endpoint."""
 
     url: str
@@ -121,7 +123,7 @@ class Endpoint(Section):
     api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
-class Fold(Section):
+class FoldConfig(ConfigSection):
     """Fold of a rollout: a chain ends in a summary, and another one goes on from there."""
 
     at: PositiveInt  # tokens of a chain: after an observation, one with as many is folded
@@ -130,36 +132,36 @@ class Fold(Section):
 
 
 # Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
-OF_A_ROLLOUT = (
+ROLLOUT_BUDGET_KEYS = (
     *("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens"),
     *("at_limit", "answer_tokens", "max_refusals"),
 )
-ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
+DEFAULT_ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
 # Keys of a budget that only one way of ending it has.
-_OF_AN_ENDING = {"answer_tokens": "answer", "max_refusals": "tell"}
+_KEY_LIMIT_ACTIONS = {"answer_tokens": "answer", "max_refusals": "tell"}
 
 
-def require_changes(changes: dict[str, Any]) -> dict[str, Any]:
+def validate_budget_changes(changes: dict[str, Any]) -> dict[str, Any]:
     """Return the changes. Raises ValueError for a key that is none of a rollout's budget."""
     for key in changes:
-        if key in fields_of(Limits) and key not in OF_A_ROLLOUT:
-            raise ValueError(f"{key} is that of the whole run, so set budget.{key}")
-        if key not in OF_A_ROLLOUT:
-            raise ValueError(f"it has no key '{key}'; {suggestion(key, OF_A_ROLLOUT)}")
+        if key in get_recipe_keys(BudgetConfig) and key not in ROLLOUT_BUDGET_KEYS:
+            raise ValueError(f"{key} can only be set for the whole run: set budget.{key}")
+        if key not in ROLLOUT_BUDGET_KEYS:
+            raise ValueError(f"it has no key '{key}'; {suggest_name(key, ROLLOUT_BUDGET_KEYS)}")
     return changes
 
 
-# Keys of a budget that are not the recipe's, and their values; see `Limits.changed`.
-BudgetChanges = Annotated[dict[str, Any], AfterValidator(require_changes)]
+# Keys of a budget that are not the recipe's, and their values; see `BudgetConfig.with_changes`.
+BudgetChanges = Annotated[dict[str, Any], AfterValidator(validate_budget_changes)]
 
 
-class Limits(Section):
+class BudgetConfig(ConfigSection):
     """Limits on what one trajectory may spend, and on what one call may."""
 
     max_calls: PositiveInt = 6  # attempts that were no proper call included
     turn_tokens: PositiveInt = 256
     total_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
-    fold: Fold | None = None  # None: a rollout is one chain
+    fold: FoldConfig | None = None  # None: a rollout is one chain
     # where calls or tokens are spent: the policy is made to answer, or the rollout ends, or the
     # policy is told that it may not call any more
     at_limit: Literal["answer", "end", "tell"] = "tell"
@@ -174,7 +176,7 @@ class Limits(Section):
     concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
 
     @model_validator(mode="after")
-    def _folds_in_time(self) -> Self:
+    def _check_fold(self) -> Self:
         if self.fold is not None and self.fold.at >= self.total_tokens:
             raise ValueError(
                 f"a chain ends at total_tokens={self.total_tokens}, before it would be folded, so"
@@ -183,29 +185,29 @@ class Limits(Section):
         return self
 
     @model_validator(mode="after")
-    def _ends_in_one_way(self) -> Self:
-        for key, ending in _OF_AN_ENDING.items():
+    def _check_limit_keys(self) -> Self:
+        for key, ending in _KEY_LIMIT_ACTIONS.items():
             if getattr(self, key) is not None and self.at_limit != ending:
-                raise ValueError(f"{key} belongs to at_limit: {ending}; remove it")
+                raise ValueError(f"{key} has no effect unless at_limit is {ending}: remove it")
         return self
 
-    def changed(self, changes: dict[str, Any]) -> Limits:
+    def with_changes(self, changes: dict[str, Any]) -> BudgetConfig:
         """Return the budget with other values of some keys, inside of `fold` too. Raises ValueError
         for a wrong one, and for values that do not agree."""
         keys = self.model_dump() | changes
-        for key, ending in _OF_AN_ENDING.items():
+        for key, ending in _KEY_LIMIT_ACTIONS.items():
             if keys["at_limit"] != ending and key not in changes:
                 keys[key] = None
         if self.fold is not None and isinstance(own := changes.get("fold"), dict):
             keys["fold"] = self.fold.model_dump() | own
         try:
-            return Limits.model_validate(keys)
+            return BudgetConfig.model_validate(keys)
         except ValidationError as error:
-            _, clause, place = first_problem(error)
+            _, clause, place = describe_validation_error(error)
             raise ValueError(f"{'.'.join(map(str, ('budget', *place)))}: {clause}") from error
 
 
-def _steps_or_share(warmup: float) -> float:
+def _validate_steps_or_share(warmup: float) -> float:
     if warmup >= 1 and warmup != int(warmup):
         raise ValueError(
             f"it is a whole number of steps, or below 1 a share of them, as in 0.1, not {warmup}"
@@ -213,28 +215,28 @@ def _steps_or_share(warmup: float) -> float:
     return warmup
 
 
-class Optim(Section):
+class Optim(ConfigSection):
     """AdamW, its schedule, and how a step is cut into micro-batches."""
 
     lr: PositiveFloat
     # steps before the full rate; below 1 the share that they are of the stage's steps
-    warmup: Annotated[float, Field(ge=0), AfterValidator(_steps_or_share)] = 0.0
+    warmup: Annotated[float, Field(ge=0), AfterValidator(_validate_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    beta1: Beta = 0.9
-    beta2: Beta = 0.95
+    beta1: AdamBeta = 0.9
+    beta2: AdamBeta = 0.95
     clip_norm: PositiveFloat = 1.0
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
     moments: Literal["float32", "8bit", "host"] = "float32"
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
 
-    def warmup_steps(self, steps: int) -> int:
-        """Return the number of steps before the full rate, in a stage of `steps`."""
-        return round(self.warmup * steps) if self.warmup < 1 else int(self.warmup)
+    def count_warmup_steps(self, total_steps: int) -> int:
+        """Return the number of steps before the full rate, in a stage of `total_steps`."""
+        return round(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
 
 
-class Lora(Section):
+class LoraConfig(ConfigSection):
     """Adapters of low rank (LoRA, arXiv 2106.09685), trained in place of the model's own weights.
     There is no dropout: the policy that samples has none, and the two must be one."""
 
@@ -243,14 +245,14 @@ class Lora(Section):
     targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
-class During(Section):
+class PeriodicEvalConfig(ConfigSection):
     """Greedy evaluation of a stage while it trains, on the leading split."""
 
     every: PositiveInt = 10  # steps
     questions: PositiveInt = 50
 
 
-class Evaluation(SamplingConfig):
+class EvaluationConfig(SamplingConfig):
     """Evaluation of every stage on the same questions, greedily or with several samples of each."""
 
     # files of the user's questions, a split each; a single one is `heldout`
@@ -261,48 +263,50 @@ class Evaluation(SamplingConfig):
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
     # share of the questions that may meet a tool or an engine that failed; more stop it
-    max_broken: Annotated[float, Field(ge=0, le=1)] = MAX_BROKEN
-    samples: Samples = Field(default={DEFAULT: 1})  # of each question, or by split or data source
+    max_broken: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_BROKEN
+    samples: SampleCounts = Field(
+        default={DEFAULT_SOURCE: 1}
+    )  # of each question, or by split or data source
     verifier: str | None = None  # picks one of the samples of a question: best of n
     # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)
     teachers: tuple[Literal["team", "lone"], ...] = ()
     # of a million tokens that models without prices of their own read, and write
-    prices: tuple[Rate, Rate] | None = None
-    during: During | None = None
+    prices: tuple[NonNegativeNumber, NonNegativeNumber] | None = None
+    during: PeriodicEvalConfig | None = None
     budget: BudgetChanges = Field(default={})  # what differs from that of the recipe
 
     @model_validator(mode="before")
     @classmethod
-    def _asks_only_files_by_default(cls, data: Any) -> Any:
+    def _default_to_task_files(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and data.get("tasks") and "splits" not in data:
             return {"splits": {}, **data}
         return data
 
     @field_validator("tasks", mode="before")
     @classmethod
-    def _names_a_single_file(cls, tasks: Any) -> Any:
+    def _name_single_file(cls, tasks: Any) -> Any:
         if not isinstance(tasks, str | Path | Mapping):
             raise ValueError("it must be a file, or files by name, as in {nq: nq.jsonl}")
         return tasks if isinstance(tasks, Mapping) else {"heldout": tasks}
 
     @field_validator("verifier")
     @classmethod
-    def _is_a_verifier(cls, name: str | None) -> str | None:
+    def _check_verifier(cls, name: str | None) -> str | None:
         if name is not None:
-            require(Kind.VERIFIER, name)
+            resolve_path(ComponentKind.VERIFIER, name)
         return name
 
     @model_validator(mode="after")
-    def _samples_differ(self) -> Self:
+    def _check_samples(self) -> Self:
         if self.max_samples > 1 and self.is_greedy:
-            raise ValueError(SAME_SAMPLES)
+            raise ValueError(GREEDY_SAMPLES_MESSAGE)
         if self.verifier is not None and self.max_samples == 1:
             raise ValueError("a verifier picks one of several samples: set samples, as in 3")
         return self
 
     @model_validator(mode="after")
-    def _asks_something(self) -> Self:
-        if all(size == 0 for size in self.sizes.values()):
+    def _check_sizes(self) -> Self:
+        if all(size == 0 for size in self.split_sizes.values()):
             raise ValueError("an evaluation needs questions: give a split, as in {heldout: 500}")
         return self
 
@@ -311,16 +315,16 @@ class Evaluation(SamplingConfig):
         """Highest number of samples that a question may have."""
         return max(self.samples.values())
 
-    def samples_of(self, task: Task) -> int:
+    def num_samples_for(self, task: Task) -> int:
         """Return the number of samples of a question."""
         return count_samples(self.samples, task)
 
     @property
-    def sizes(self) -> dict[str, int | None]:
+    def split_sizes(self) -> dict[str, int | None]:
         """Number of questions of each split, the leading one first; None: all."""
         return {**self.splits, **{name: None for name in self.tasks if name not in self.splits}}
 
     @property
-    def leading(self) -> str:
+    def leading_split(self) -> str:
         """Split that a report's headline is of: the first one with questions."""
-        return next(name for name, size in self.sizes.items() if size != 0)
+        return next(name for name, size in self.split_sizes.items() if size != 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-SIGNATURE = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s*)?")
+SIGNATURE_REGEX = re.compile(r"\s*([\w-]+)\s*(?:\(\s*([\w-]+(?:\s*,\s*[\w-]+)*)\s*\)\s*)?")
 
 
-class Signature(NamedTuple):
+class ToolSignature(NamedTuple):
     """Signature whose `arguments` are in the tool's order; those that are not named keep their own
     names."""
 
@@ -16,13 +16,13 @@ class Signature(NamedTuple):
     arguments: tuple[str, ...]
 
 
-def read_signature(text: str) -> Signature:
+def parse_signature(text: str) -> ToolSignature:
     """Read a signature. Raises ValueError for what is no signature."""
-    found = SIGNATURE.fullmatch(text)
-    if found is None:
-        raise ValueError(f"'{text}' is no name of a tool: write it as in find, or find(text)")
-    name, arguments = found.groups()
+    match = SIGNATURE_REGEX.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' is not a tool signature: write it as in find or find(text)")
+    name, arguments = match.groups()
     names = tuple(re.findall(r"[\w-]+", arguments or ""))
     if len(set(names)) < len(names):
         raise ValueError(f"'{text}' has two arguments of one name: give each its own")
-    return Signature(name, names)
+    return ToolSignature(name, names)

@@ -8,31 +8,37 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.budgets import Period
+from fieldcraft.config.budgets import BudgetPeriod
 from fieldcraft.config.filters import Filters
-from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section
+from fieldcraft.config.sections import (
+    BudgetConfig,
+    ConfigSection,
+    EndpointConfig,
+    NonNegativeNumber,
+    Optim,
+)
 
 StageKind = Literal["supervised", "rl"]
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class MemoryFootprint:
     """Memory of a stage beside the model that it trains: how many models of its size are trained
     with it, how many are only read (those that simulate sample too; a reference is the model as the
     stage begins), how many rollouts have their keys and values kept, and how many copies of a
-    piece's logits there are beside the usual ones. If it `overlaps`, it trains while a copy of the
-    model samples."""
+    piece's logits there are beside the usual ones. With `concurrent_sampling`, it trains while a
+    copy of the model samples."""
 
     critics: int = 0
-    frozen: int = 0
+    frozen_simulators: int = 0
     references: int = 0
     teachers: int = 0
     rollouts: int = 0
-    logits: int = 0
-    overlaps: bool = False
+    logit_copies: int = 0
+    concurrent_sampling: bool = False
 
 
-class Stage(Section):
+class Stage(ConfigSection):
     """Settings that every stage of training has. The settings of a stage type are a subclass with
     its keys.
 
@@ -55,22 +61,22 @@ class Stage(Section):
         return ("policy",)
 
     @property
-    def graders(self) -> set[str]:
+    def reward_names(self) -> set[str]:
         """Rewards that grade every rollout, and the one that tells which answers are right."""
         return set()
 
     @property
-    def reads_stages(self) -> tuple[str, ...]:
+    def stage_dependencies(self) -> tuple[str, ...]:
         """Other stages whose models it reads."""
         return ()
 
     @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[EndpointConfig, ...]:
         """Remote models that it asks."""
         return ()
 
     @property
-    def rollout_steps(self) -> dict[str, int]:
+    def steps_by_observation_mode(self) -> dict[str, int]:
         """Number of steps that it samples with real, simulated or mixed observations."""
         return {}
 
@@ -81,16 +87,16 @@ class Stage(Section):
         return None
 
     @property
-    def footprint(self) -> Footprint:
-        return Footprint()
+    def memory_footprint(self) -> MemoryFootprint:
+        return MemoryFootprint()
 
-    def periods(self, budget: Limits) -> tuple[Period, ...]:
+    def budget_periods(self, budget: BudgetConfig) -> tuple[BudgetPeriod, ...]:
         """Return the budgets of the rollouts of a stage that samples, in their order, made of that
         of the recipe; at least one."""
         return ()
 
 
-class Supervised(Stage):
+class SupervisedConfig(Stage):
     """A stage over a data set, as long as `steps` or `epochs` says."""
 
     data: str
@@ -100,17 +106,17 @@ class Supervised(Stage):
     epochs: PositiveFloat | None = None
 
     @model_validator(mode="after")
-    def _has_a_length(self) -> Self:
+    def _check_length(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("a supervised stage has either steps or epochs: give one of them")
         return self
 
-    def steps_over(self, examples: int) -> int:
+    def count_steps(self, num_examples: int) -> int:
         """Return the number of steps of the stage with so many examples."""
-        return self.steps or ceil((self.epochs or 1.0) * examples / self.batch)
+        return self.steps or ceil((self.epochs or 1.0) * num_examples / self.batch)
 
 
-class Sft(Supervised):
+class Sft(SupervisedConfig):
     """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained, `filters`
     the rules that choose the examples."""
 
@@ -123,8 +129,8 @@ class Sft(Supervised):
         return self.train_on
 
 
-class Pairs(Supervised):
+class Contrastive(SupervisedConfig):
     """Step-level contrastive training: chosen against rejected steps."""
 
     type: str = "contrastive"
-    alpha: Rate = 0.2
+    alpha: NonNegativeNumber = 0.2

@@ -7,24 +7,24 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import suggestion
+from fieldcraft.config.names import suggest_name
 from fieldcraft.config.sampling import SamplingConfig
-from fieldcraft.config.sections import Rate
+from fieldcraft.config.sections import NonNegativeNumber
+from fieldcraft.config.validation_errors import describe_validation_error
 
 
-def is_openai(url: str) -> bool:
+def is_openai_url(url: str) -> bool:
     """Return whether a url is that of OpenAI itself, which takes fewer keys than servers of open
     models."""
     return urlsplit(url).hostname == "api.openai.com"
 
 
-class Teacher(SamplingConfig):
+class TeacherConfig(SamplingConfig):
     """Teacher that shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else
     the checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the
-    model of every seat; without a model, the team is that of the world."""
+    model of every member; without a model, the team is that of the world."""
 
-    usual_temperature: ClassVar[float] = 0.7
+    default_temperature: ClassVar[float] = 0.7
 
     url: str | None = None
     model: str | None = None
@@ -32,38 +32,42 @@ class Teacher(SamplingConfig):
     concurrency: PositiveInt = 16  # attempts side by side
     timeout_seconds: PositiveFloat = 120.0
     retries: int = Field(default=5, ge=0)
-    prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
+    prices: tuple[NonNegativeNumber, NonNegativeNumber] | None = (
+        None  # of a million tokens read, and written
+    )
     team: str | None = None
     seats: dict[str, dict[str, Any]] = Field(default={})  # seat -> its own values of keys above
 
     @model_validator(mode="after")
-    def _sampled_as_it_can_be(self) -> Self:
+    def _check_sampling(self) -> Self:
         if self.sampling == "model" and (self.model is None or self.url is not None):
             raise ValueError(
                 "sampling: model reads the folder of a model: set model to one, without a url, or"
                 " set temperature and the like instead"
             )
-        if self.url and is_openai(self.url) and {"top_k", "min_p"} & self.given.keys():
-            raise ValueError("OpenAI's own models take no top_k and no min_p: remove them")
+        if self.url and is_openai_url(self.url) and {"top_k", "min_p"} & self.explicit_keys.keys():
+            raise ValueError("OpenAI's models do not support top_k and min_p: remove them")
         return self
 
     @model_validator(mode="after")
-    def _seats_can_be_read(self) -> Self:
+    def _check_members(self) -> Self:
         if self.seats and self.team is None:
             raise ValueError("seats are those of a team, so set team as well, as in team: afm")
         for name in self.seats:
-            self.seat(name)
+            self.member_config(name)
         return self
 
-    def seat(self, name: str) -> Teacher:
-        """Return the settings of the model in a seat."""
+    def member_config(self, name: str) -> TeacherConfig:
+        """Return the settings of a member's model."""
         shared = self.model_dump(exclude={"team", "seats"})
         own = self.seats.get(name, {})
         for key in own:
             if key not in shared:
-                raise ValueError(f"the seat '{name}' has no key '{key}'; {suggestion(key, shared)}")
+                raise ValueError(
+                    f"the member '{name}' has no key '{key}'; {suggest_name(key, shared)}"
+                )
         try:
-            return Teacher.model_validate(shared | own)
+            return TeacherConfig.model_validate(shared | own)
         except ValidationError as error:
-            _, clause, place = first_problem(error)
-            raise ValueError(f"the key '{place[0]}' of the seat '{name}': {clause}") from error
+            _, clause, path = describe_validation_error(error)
+            raise ValueError(f"the key '{path[0]}' of the member '{name}': {clause}") from error

@@ -10,30 +10,30 @@ import base64
 import hashlib
 from itertools import cycle
 
-from fieldcraft.data.records import Malformed, Record
+from fieldcraft.data.records import Record, RecordError
 
 
-def readable_record(record: Record) -> Record:
+def decrypt_record(record: Record) -> Record:
     """Return a record of BrowseComp with its texts, and its topic as `level`; any other as it is.
 
-    Raises Malformed for texts that the canary does not open.
+    Raises RecordError for texts that the canary does not open.
     """
     if not {"problem", "answer", "canary"} <= record.keys():
         return record
     canary = str(record["canary"])
     try:
-        problem, answer = (opened(str(record[key]), canary) for key in ("problem", "answer"))
+        problem, answer = (decrypt(str(record[key]), canary) for key in ("problem", "answer"))
     except ValueError as error:
-        raise Malformed(
+        raise RecordError(
             "texts that the canary does not open",
             "the canary does not open the problem and the answer; give the file as it was"
             " published.",
         ) from error
-    plain = record | {"problem": problem, "answer": answer}
-    return plain | ({"level": record["problem_topic"]} if record.get("problem_topic") else {})
+    decrypted = record | {"problem": problem, "answer": answer}
+    return decrypted | ({"level": record["problem_topic"]} if record.get("problem_topic") else {})
 
 
-def opened(text: str, canary: str) -> str:
+def decrypt(text: str, canary: str) -> str:
     """Return the plain text of an encrypted one. Raises ValueError where it is none."""
     key = cycle(hashlib.sha256(canary.encode()).digest())
     secret = base64.b64decode(text, validate=True)

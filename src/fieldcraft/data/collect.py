@@ -26,64 +26,72 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config.collection import Collect
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.config.collection import CollectConfig
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.journal import Failures, Job, Journal, of_seats
-from fieldcraft.data.steps_io import RIGHT as VERDICT
-from fieldcraft.data.steps_io import StepPair, write_demonstrations, write_pairs
-from fieldcraft.data.targets import Tally, kind_of, missed, sampled
-from fieldcraft.data.teachers import Teacher, Way
+from fieldcraft.data.journal import AttemptJournal, CollectJob, FailureLimit, serialise_member_usage
+from fieldcraft.data.steps_io import CORRECT_KEY, ContrastivePair, write_demonstrations, write_pairs
+from fieldcraft.data.targets import CollectionTally, count_missing, get_pair_kind, select_pairs
+from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
 from fieldcraft.records.files import write_json
-from fieldcraft.types import Step, Task
+from fieldcraft.types import DemoStep, Task
 
-RIGHT = "right"
+ACCEPTED = "right"
 
 
 @dataclass(frozen=True)
-class Collection:
+class DemonstrationCollection:
     """The questions of a collection, and the folder with what came of them."""
 
     folder: Path
     tasks: Sequence[Task]  # in random order
-    settings: Collect
+    settings: CollectConfig
     seed: int
-    ways: Sequence[Way] = tuple(Way)  # in which questions are tried in turn
+    modes: Sequence[AnswerMode] = tuple(AnswerMode)  # in which questions are tried in turn
 
     @cached_property
-    def journal(self) -> Journal:
-        return Journal(self.folder / "attempts.jsonl")
+    def journal(self) -> AttemptJournal:
+        return AttemptJournal(self.folder / "attempts.jsonl")
 
     @cached_property
-    def rounds(self) -> list[list[Job]]:
+    def jobs_by_question(self) -> list[list[CollectJob]]:
         """The jobs of every question: the way of its half, and then, for pairs, the other way.
         Questions take turns between the halves."""
         found = []
         for number, task in enumerate(self.tasks):
-            own = self.ways[number % len(self.ways)]
-            other = [way for way in self.ways if way is not own and number < self.settings.contrast]
-            found.append([Job(task, own, own=True), *(Job(task, way, own=False) for way in other)])
+            own_mode = self.modes[number % len(self.modes)]
+            other_modes = [
+                mode
+                for mode in self.modes
+                if mode is not own_mode and number < self.settings.contrast
+            ]
+            found.append(
+                [
+                    CollectJob(task, own_mode, is_primary=True),
+                    *(CollectJob(task, mode, is_primary=False) for mode in other_modes),
+                ]
+            )
         return found
 
     @property
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CollectJob]:
         """Every question in the ways in which it may be tried."""
-        return chain.from_iterable(self.rounds)
+        return chain.from_iterable(self.jobs_by_question)
 
-    def done(self, job: Job) -> bool:
-        attempts = self.journal.of(job)
+    def is_done(self, job: CollectJob) -> bool:
+        attempts = self.journal.get_attempts(job)
         if not attempts or attempts[-1].failed:
             return False
-        return attempts[-1].right is True or len(attempts) >= self.settings.tries
+        return attempts[-1].is_correct is True or len(attempts) >= self.settings.tries
 
-    def demonstrates(self, job: Job) -> bool:
+    def is_accepted(self, job: CollectJob) -> bool:
         """Return whether the last attempt of a job is a demonstration."""
-        attempts = self.journal.of(job)
-        return job.own and bool(attempts) and outcome(attempts[-1], job) == RIGHT
+        attempts = self.journal.get_attempts(job)
+        return job.is_primary and bool(attempts) and rejection_reason(attempts[-1], job) == ACCEPTED
 
     async def run(
         self,
-        teacher: Teacher,
+        teacher: DemonstrationTeacher,
         grader: Grader,
         concurrency: int,
         on_job: Callable[[int, int], None],
@@ -93,164 +101,194 @@ class Collection:
 
         Raises UserError with the cause when more than `max_failed` of the attempts fail.
         """
-        gate = asyncio.Semaphore(concurrency)
-        failures = Failures(self.settings.max_failed)
-        tally = Tally(self.settings.targets)
-        ended = 0
+        semaphore = asyncio.Semaphore(concurrency)
+        failures = FailureLimit(self.settings.max_failed)
+        tally = CollectionTally(self.settings.target_counts)
+        num_finished = 0
 
-        def count(jobs: Sequence[Job]) -> None:
-            nonlocal ended
-            ended += len(jobs)
-            self._count(jobs, teacher, tally)
-            on_job(ended, tally.found("coa", "cot"))
+        def record_finished(jobs: Sequence[CollectJob]) -> None:
+            nonlocal num_finished
+            num_finished += len(jobs)
+            self._count_results(jobs, teacher, tally)
+            on_job(num_finished, tally.count("coa", "cot"))
 
-        async def work(jobs: Sequence[Job]) -> None:
+        async def run_jobs(jobs: Sequence[CollectJob]) -> None:
             try:
                 for job in jobs:
-                    await self._try(job, teacher, grader, failures)
+                    await self._attempt_job(job, teacher, grader, failures)
             finally:
-                gate.release()
-            count(jobs)
+                semaphore.release()
+            record_finished(jobs)
 
         on_job(0, 0)
         async with asyncio.TaskGroup() as group:
-            for jobs in self.rounds:
-                await gate.acquire()  # only then is known what earlier questions have given
-                wanted = self._wanted(jobs, tally)
-                if all(map(self.done, wanted)):
-                    gate.release()
-                    count(wanted)
+            for jobs in self.jobs_by_question:
+                await semaphore.acquire()  # only then is known what earlier questions have given
+                needed = self._needed_jobs(jobs, tally)
+                if all(map(self.is_done, needed)):
+                    semaphore.release()
+                    record_finished(needed)
                 else:
-                    group.create_task(work(wanted))
-        failed = sum(bool(found := self.journal.of(job)) and found[-1].failed for job in self.jobs)
-        failures.judge(failed, of=self.journal.tried)
+                    group.create_task(run_jobs(needed))
+        failed = sum(
+            bool(found := self.journal.get_attempts(job)) and found[-1].failed for job in self.jobs
+        )
+        failures.raise_if_exceeded(failed, total=self.journal.num_attempts)
 
-    def _wanted(self, jobs: Sequence[Job], tally: Tally) -> Sequence[Job]:
+    def _needed_jobs(
+        self, jobs: Sequence[CollectJob], tally: CollectionTally
+    ) -> Sequence[CollectJob]:
         """Return the jobs of a question that are needed beside what earlier questions have
         given."""
-        if len(jobs) > 1 and tally.wants("acting", "thinking"):
+        if len(jobs) > 1 and tally.needs_more("acting", "thinking"):
             return jobs
-        return jobs[:1] if tally.wants(jobs[0].way) else []
+        return jobs[:1] if tally.needs_more(jobs[0].mode) else []
 
-    def _count(self, jobs: Sequence[Job], teacher: Teacher, tally: Tally) -> None:
+    def _count_results(
+        self, jobs: Sequence[CollectJob], teacher: DemonstrationTeacher, tally: CollectionTally
+    ) -> None:
         """Add what the jobs of a question have given."""
         for job in jobs:
-            if self.demonstrates(job):
-                tally.add(job.way)
-        if len(jobs) > 1 and all(map(self.done, jobs)):
-            for pair in self._pairs_of(jobs[0].task, teacher)[0]:
-                tally.add(kind_of(pair))
+            if self.is_accepted(job):
+                tally.add(job.mode)
+        if len(jobs) > 1 and all(map(self.is_done, jobs)):
+            for pair in self._make_question_pairs(jobs[0].task, teacher)[0]:
+                tally.add(get_pair_kind(pair))
 
-    async def _try(self, job: Job, teacher: Teacher, grader: Grader, failures: Failures) -> None:
+    async def _attempt_job(
+        self, job: CollectJob, teacher: DemonstrationTeacher, grader: Grader, failures: FailureLimit
+    ) -> None:
         """Attempt one job until it is done, or until an attempt fails. A failure of a job that
         failed before says little of the teacher, so it is judged only in the end."""
-        before = self.journal.of(job)
-        again = bool(before) and before[-1].failed
-        while not self.done(job):
-            number = sum(not attempt.failed for attempt in self.journal.of(job))
-            key = f"{self.seed}:{job.task.id}:{job.way}:{number}"
-            attempt = await teacher.attempt(job.task, job.way, key)
-            if attempt.end is End.ANSWERED:
-                right = await grader.right(job.task, attempt.steps)
-                attempt = replace(attempt, right=right)
+        previous = self.journal.get_attempts(job)
+        is_retry = bool(previous) and previous[-1].failed
+        while not self.is_done(job):
+            number = sum(not attempt.failed for attempt in self.journal.get_attempts(job))
+            key = f"{self.seed}:{job.task.id}:{job.mode}:{number}"
+            attempt = await teacher.attempt(job.task, job.mode, key)
+            if attempt.status is AttemptStatus.ANSWERED:
+                is_correct = await grader.grade(job.task, attempt.steps)
+                attempt = replace(attempt, is_correct=is_correct)
             self.journal.append(job, attempt)
-            failures.count(attempt, again)
+            failures.record(attempt, is_retry)
             if attempt.failed:
                 break
 
     # -- what came of it ------------------------------------------------------------------------
 
-    def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
+    def demonstrations(self, mode: AnswerMode) -> list[tuple[Task, Sequence[DemoStep]]]:
         """Return right answers to the questions of a half, as many as are wanted; with tools, those
         that used one."""
-        shown = (job for job in self.jobs if job.way is way and self.demonstrates(job))
-        ended = ((job, self.journal.of(job)[-1]) for job in shown)
-        most = self.settings.targets[way]
-        return [(with_meta(job, attempt), attempt.steps) for job, attempt in islice(ended, most)]
+        accepted_jobs = (job for job in self.jobs if job.mode is mode and self.is_accepted(job))
+        last_attempts = ((job, self.journal.get_attempts(job)[-1]) for job in accepted_jobs)
+        limit = self.settings.target_counts[mode]
+        return [
+            (add_attempt_metadata(job, attempt), attempt.steps)
+            for job, attempt in islice(last_attempts, limit)
+        ]
 
-    def rejected(self) -> list[tuple[Task, Sequence[Step]]]:
+    def list_rejected(self) -> list[tuple[Task, Sequence[DemoStep]]]:
         """Return every attempt that is not right, with the reason."""
-        found: list[tuple[Task, Sequence[Step]]] = []
+        found: list[tuple[Task, Sequence[DemoStep]]] = []
         for job in self.jobs:
-            for attempt in self.journal.of(job):
-                if (why := outcome(attempt, job)) != RIGHT:
-                    why += f": {attempt.detail}" if attempt.detail else ""
-                    found.append((with_meta(job, attempt, rejected=why), attempt.steps))
+            for attempt in self.journal.get_attempts(job):
+                if (reason := rejection_reason(attempt, job)) != ACCEPTED:
+                    reason += f": {attempt.detail}" if attempt.detail else ""
+                    found.append(
+                        (add_attempt_metadata(job, attempt, rejected=reason), attempt.steps)
+                    )
         return found
 
-    def pairs(self, teacher: Teacher) -> tuple[list[StepPair], Counter[str]]:
+    def make_pairs(
+        self, teacher: DemonstrationTeacher
+    ) -> tuple[list[ContrastivePair], Counter[str]]:
         """Return all pairs there are, and how many questions gave none for which reason."""
-        found: list[StepPair] = []
+        found: list[ContrastivePair] = []
         reasons = Counter[str]()
-        for jobs in self.rounds:
-            if len(jobs) < 2 or not all(map(self.journal.of, jobs)):
+        for jobs in self.jobs_by_question:
+            if len(jobs) < 2 or not all(map(self.journal.get_attempts, jobs)):
                 continue  # not one for pairs, or there were enough
-            if not all(map(self.done, jobs)):
+            if not all(map(self.is_done, jobs)):
                 reasons["not tried both ways"] += 1
                 continue
-            pairs, why = self._pairs_of(jobs[0].task, teacher)
+            pairs, reason = self._make_question_pairs(jobs[0].task, teacher)
             found += pairs
-            reasons.update([why] if why else [])
+            reasons.update([reason] if reason else [])
         return found, reasons
 
-    def _pairs_of(self, task: Task, teacher: Teacher) -> tuple[Sequence[StepPair], str]:
+    def _make_question_pairs(
+        self, task: Task, teacher: DemonstrationTeacher
+    ) -> tuple[Sequence[ContrastivePair], str]:
         """Return the pairs of a question that was tried both ways, or why there are none."""
-        attempts = [self.journal.of(Job(task, way, own=False)) for way in (Way.COT, Way.COA)]
-        pairs = teacher.pairs(task, *attempts)
+        attempts = [
+            self.journal.get_attempts(CollectJob(task, mode, is_primary=False))
+            for mode in (AnswerMode.COT, AnswerMode.COA)
+        ]
+        pairs = teacher.make_pairs(task, *attempts)
         return ([], pairs) if isinstance(pairs, str) else (pairs, "")
 
-    def write(self, teacher: Teacher) -> dict[str, Any]:
+    def write(self, teacher: DemonstrationTeacher) -> dict[str, Any]:
         """Write what the journal holds as files, and return the summary."""
-        shown = {way: self.demonstrations(way) for way in Way}
-        found, reasons = self.pairs(teacher)
-        targets = self.settings.targets
-        pairs = sampled(found, targets, self.settings.think_share)
-        kept = Counter[str]({way.value: len(some) for way, some in shown.items()})
-        kept.update(map(kind_of, pairs))
-        asked = [job for job in self.jobs if self.journal.of(job)]
-        halves = Counter({way.value: 0 for way in self.ways})
-        halves.update(job.way.value for job in asked if job.own)
-        both = sum(not job.own for job in asked)
-        outcomes = Counter(outcome(a, job) for job in self.jobs for a in self.journal.of(job))
+        demonstrations = {mode: self.demonstrations(mode) for mode in AnswerMode}
+        found, reasons = self.make_pairs(teacher)
+        targets = self.settings.target_counts
+        pairs = select_pairs(found, targets, self.settings.think_share)
+        counts = Counter[str]({mode.value: len(some) for mode, some in demonstrations.items()})
+        counts.update(map(get_pair_kind, pairs))
+        tried_jobs = [job for job in self.jobs if self.journal.get_attempts(job)]
+        halves = Counter({mode.value: 0 for mode in self.modes})
+        halves.update(job.mode.value for job in tried_jobs if job.is_primary)
+        both = sum(not job.is_primary for job in tried_jobs)
+        outcomes = Counter(
+            rejection_reason(a, job) for job in self.jobs for a in self.journal.get_attempts(job)
+        )
         summary = {
             "questions": {**halves, "both": both},
-            "attempts": self.journal.tried,
+            "attempts": self.journal.num_attempts,
             "outcomes": dict(outcomes.most_common()),
-            "demonstrations": {way.value: len(kept) for way, kept in shown.items()},
+            "demonstrations": {
+                mode.value: len(examples) for mode, examples in demonstrations.items()
+            },
             "pairs": {
-                "acting": kept["acting"],
-                "thinking": kept["thinking"],
+                "acting": counts["acting"],
+                "thinking": counts["thinking"],
                 "not kept": len(found) - len(pairs),
             },
-            "missed": missed(kept, targets),
+            "missed": count_missing(counts, targets),
             "without_pair": dict(reasons.most_common()),
             "usage": asdict(self.journal.usage),
-            **of_seats(self.journal.seats),
+            **serialise_member_usage(self.journal.usage_by_member),
         }
         write_demonstrations(
-            self.folder / "demonstrations.jsonl", [d for kept in shown.values() for d in kept]
+            self.folder / "demonstrations.jsonl",
+            [d for examples in demonstrations.values() for d in examples],
         )
-        write_demonstrations(self.folder / "rejected.jsonl", self.rejected())
+        write_demonstrations(self.folder / "rejected.jsonl", self.list_rejected())
         write_pairs(self.folder / "pairs.jsonl", pairs)
         write_json(self.folder / "summary.json", summary)
         return summary
 
 
-def outcome(attempt: Attempt, job: Job) -> str:
-    """Return RIGHT, or why an attempt is not kept."""
-    if attempt.end is not End.ANSWERED:
-        return attempt.end.value
-    if attempt.right is None:
+def rejection_reason(attempt: AgentAttempt, job: CollectJob) -> str:
+    """Return ACCEPTED, or why an attempt is not kept."""
+    if attempt.status is not AttemptStatus.ANSWERED:
+        return attempt.status.value
+    if attempt.is_correct is None:
         return "an answer that nothing can grade"
-    if not attempt.right:
+    if not attempt.is_correct:
         return "wrong answer"
-    acted = attempt.acts or job.way is Way.COT
-    return RIGHT if acted else "right without using a tool"
+    uses_tools = attempt.uses_tools or job.mode is AnswerMode.COT
+    return ACCEPTED if uses_tools else "right without using a tool"
 
 
-def with_meta(job: Job, attempt: Attempt, **known: str) -> Task:
+def add_attempt_metadata(job: CollectJob, attempt: AgentAttempt, **extra: str) -> Task:
     """Return the question with what is known of an attempt: its way, the verdict and, of a team,
-    the use of seats."""
-    known |= {"way": job.way.value}
-    meta = job.task.meta | known | {VERDICT: attempt.right} | of_seats(attempt.seats)
+    the use of members."""
+    extra |= {"way": job.mode.value}
+    meta = (
+        job.task.meta
+        | extra
+        | {CORRECT_KEY: attempt.is_correct}
+        | serialise_member_usage(attempt.member_usage)
+    )
     return replace(job.task, meta=meta)

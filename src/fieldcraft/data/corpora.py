@@ -11,21 +11,28 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
-from fieldcraft.data.other_uses import other_use
-from fieldcraft.data.records import Malformed, Record, kind_of, of_line, readable_records, records
-from fieldcraft.hub.rows import local_file
-from fieldcraft.records.jsonl import json_lines, write_json_lines
+from fieldcraft.data.recipe_key_hints import suggest_recipe_key
+from fieldcraft.data.records import (
+    Record,
+    RecordError,
+    get_suffix,
+    parse_line,
+    read_records,
+    read_valid_records,
+)
+from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE, RejectedRecords
+from fieldcraft.hub.dataset_files import resolve_data_file
+from fieldcraft.records.jsonl import iter_json_lines, write_json_lines
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
-_FIRST = 100  # records of which one must tell what the file holds
+_NUM_INSPECTED_RECORDS = 100  # records of which one must tell what the file holds
 Paragraph = tuple[str | None, str, str]  # (id if it has one, title, text)
-Refused = tuple[Malformed, str]  # why, and what else the file may be for
-Found = Iterator[tuple[str, list[Paragraph] | Refused]]
+Rejection = tuple[RecordError, str]  # why, and what else the file may be for
+ParsedRecords = Iterator[tuple[str, list[Paragraph] | Rejection]]
 
 
-class Corpus:
+class CorpusFile:
     """Passages of a file, and why other records of it are left out.
 
     Besides JSON lines of passages, the file may be a table of them, such as MS MARCO's collection,
@@ -41,129 +48,136 @@ class Corpus:
             left out.
     """
 
-    def __init__(self, path: Path, max_left_out: float = MAX_LEFT_OUT) -> None:
-        self.path = local_file(path)
-        self._max_left_out = max_left_out
+    def __init__(self, path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> None:
+        self.path = resolve_data_file(path)
+        self._max_rejected_share = max_left_out
 
     @cached_property
-    def left_out(self) -> Counter[str]:
+    def rejected_counts(self) -> Counter[str]:
         """Return the reasons for which records are left out, with their counts."""
-        left_out = LeftOut(self.path)
-        counts = [len(found) for found in self._understood(left_out)]
-        if not any(counts) and not left_out.reasons:
+        rejected = RejectedRecords(self.path)
+        counts = [len(found) for found in self._parse_records(rejected)]
+        if not any(counts) and not rejected.reasons:
             raise UserError(f"{self.path} holds no passages; give a corpus or a HotpotQA file.")
-        left_out.refuse_much(len(counts), self._max_left_out)
-        return left_out.reasons
+        rejected.require_few(len(counts), self._max_rejected_share)
+        return rejected.reasons
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return a sentence for each of these reasons."""
         return [
             f"{count} of {self.path} left out: {reason}"
-            for reason, count in self.left_out.most_common()
+            for reason, count in self.rejected_counts.most_common()
         ]
 
-    def ensure(self, out: Path) -> Path:
+    def ensure_passages(self, out: Path) -> Path:
         """Return a corpus that `build_index` takes: the file itself if it is one, else `out`, which
         is written from it. A paragraph that comes again is written once."""
-        if not self.left_out and self._is_plain:
+        if not self.rejected_counts and self._has_passage_lines:
             return self.path
-        understood = self._understood(LeftOut(self.path))
-        paragraphs = (paragraph for found in understood for paragraph in found)
-        distinct = paragraphs if self._is_plain else dict.fromkeys(paragraphs)
+        parsed = self._parse_records(RejectedRecords(self.path))
+        paragraphs = (paragraph for found in parsed for paragraph in found)
+        distinct = paragraphs if self._has_passage_lines else dict.fromkeys(paragraphs)
         write_json_lines(
             out,
             (
-                {"id": str(i) if own is None else own, "title": title, "text": text}
-                for i, (own, title, text) in enumerate(distinct)
+                {"id": str(i) if passage_id is None else passage_id, "title": title, "text": text}
+                for i, (passage_id, title, text) in enumerate(distinct)
             ),
         )
         return out
 
     @cached_property
-    def _is_plain(self) -> bool:
+    def _has_passage_lines(self) -> bool:
         """Return whether the file has a passage in each line, as the first record tells that holds
         any."""
-        first = (record for _, record in islice(readable_records(self.path), _FIRST))
-        known = next((r for r in first if is_passage(r) or r.keys() & _HOLDERS), {})
-        alone = is_passage(known) and "question" not in known
-        return alone and kind_of(self.path) == ".jsonl"
+        first = (
+            record for _, record in islice(read_valid_records(self.path), _NUM_INSPECTED_RECORDS)
+        )
+        sample = next((r for r in first if is_passage(r) or r.keys() & _PARAGRAPH_KEYS), {})
+        is_passage_only = is_passage(sample) and "question" not in sample
+        return is_passage_only and get_suffix(self.path) == ".jsonl"
 
-    def _understood(self, left_out: LeftOut) -> Iterator[list[Paragraph]]:
+    def _parse_records(self, rejected: RejectedRecords) -> Iterator[list[Paragraph]]:
         """Yield the paragraphs of each record that is understood; the others are counted, as are
         those with the id of an earlier one."""
         seen: dict[str, str] = {}  # where ids that come again come first
-        for where, found in self._found():
+        for location, found in self._iterate_records():
             if not isinstance(found, list):
-                left_out.add(where, *found)
+                rejected.add(location, *found)
                 continue
-            own = found[0][0] if found else None
-            if own is not None and hash(own) in self._repeated:
-                if own in seen:
-                    left_out.add(where, _with_id_of_another(own, seen[own], next(iter(seen))))
+            passage_id = found[0][0] if found else None
+            if passage_id is not None and hash(passage_id) in self._duplicate_id_hashes:
+                if passage_id in seen:
+                    rejected.add(
+                        location,
+                        _make_duplicate_id_error(passage_id, seen[passage_id], next(iter(seen))),
+                    )
                     continue
-                seen[own] = where
+                seen[passage_id] = location
             yield found
 
-    def _found(self) -> Found:
-        return _passages(self.path) if self._is_plain else _paragraphs(self.path)
+    def _iterate_records(self) -> ParsedRecords:
+        return _read_passages(self.path) if self._has_passage_lines else _read_paragraphs(self.path)
 
     @cached_property
-    def _repeated(self) -> set[int]:
+    def _duplicate_id_hashes(self) -> set[int]:
         """Hashes of the ids that come again. Of each passage 8 bytes are kept and not its id, as a
         corpus may have many millions."""
         hashes = array("q")
-        for _, found in self._found():
+        for _, found in self._iterate_records():
             if isinstance(found, list):
-                hashes.extend(hash(own) for own, _, _ in found if own is not None)
+                hashes.extend(
+                    hash(passage_id) for passage_id, _, _ in found if passage_id is not None
+                )
         values, counts = np.unique(np.array(hashes, dtype=np.int64), return_counts=True)
         return set(values[counts > 1].tolist())
 
 
-def _with_id_of_another(own: str, before: str, example: str) -> Malformed:
-    return Malformed(
+def _make_duplicate_id_error(passage_id: str, location: str, example: str) -> RecordError:
+    return RecordError(
         f"an id that an earlier passage has, such as '{example}'",
-        f"its id '{own}' is that of {before}: give it one of its own, or remove it.",
+        f"its id '{passage_id}' is that of {location}: give it one of its own, or remove it.",
     )
 
 
-def _passages(path: Path) -> Found:
+def _read_passages(path: Path) -> ParsedRecords:
     """Return the passage of every line. Its id defaults to the number of the line minus one."""
-    for number, found in json_lines(path):
-        where, record = f"{path}, line {number}", of_line(found)
-        if isinstance(record, Malformed):
-            yield where, (record, "")
+    for number, found in iter_json_lines(path):
+        location, record = f"{path}, line {number}", parse_line(found)
+        if isinstance(record, RecordError):
+            yield location, (record, "")
             continue
         try:
             passage = parse_passage(record, str(number - 1))
         except ValueError as error:
             sentence = f"the passage {error}: correct or remove the record."
-            yield where, (Malformed("no passage", sentence), "")
+            yield location, (RecordError("no passage", sentence), "")
         else:
-            yield where, [(passage.id, passage.title, passage.text)]
+            yield location, [(passage.id, passage.title, passage.text)]
 
 
-def _paragraphs(path: Path) -> Found:
+def _read_paragraphs(path: Path) -> ParsedRecords:
     """Return the paragraphs of every record, repetitions included."""
-    for where, record in records(path):
-        if isinstance(record, Malformed):
-            yield where, (record, "")
+    for location, record in read_records(path):
+        if isinstance(record, RecordError):
+            yield location, (record, "")
             continue
         try:
-            yield where, list(_of_record(record))
+            yield location, list(_extract_paragraphs(record))
         except (TypeError, ValueError, KeyError) as error:
             sentence = (
                 f"it holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); give"
                 " another file or fix the record."
             )
-            use = "" if record.keys() & _HOLDERS else other_use(record, "corpus")
-            yield where, (Malformed("no passages", sentence), use)
+            use = "" if record.keys() & _PARAGRAPH_KEYS else suggest_recipe_key(record, "corpus")
+            yield location, (RecordError("no passages", sentence), use)
 
 
-_HOLDERS = {"context", "ctxs", "paragraphs", "passages", "positive_ctxs"}
-_DPR = ("ctxs", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
+_PARAGRAPH_KEYS = {"context", "ctxs", "paragraphs", "passages", "positive_ctxs"}
+_DPR_KEYS = ("ctxs", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs")
 
 
-def _of_record(record: Record) -> Iterator[Paragraph]:
+def _extract_paragraphs(record: Record) -> Iterator[Paragraph]:
     """Yield the paragraphs of one record. Raises TypeError, ValueError or KeyError for another
     one."""
     match record:
@@ -178,7 +192,7 @@ def _of_record(record: Record) -> Iterator[Paragraph]:
         case {"question": str(), "passage": str(text)}:  # BoolQ
             yield None, str(record.get("title") or ""), text
         case {"ctxs": _} | {"positive_ctxs": _}:  # DPR
-            for passage in (each for key in _DPR for each in record.get(key) or ()):
+            for passage in (each for key in _DPR_KEYS for each in record.get(key) or ()):
                 yield None, str(passage["title"]), str(passage["text"])
         case {"paragraphs": [{"qas": _}, *_] as paragraphs}:  # SQuAD
             for paragraph in paragraphs:

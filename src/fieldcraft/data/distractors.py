@@ -10,49 +10,59 @@ import re
 from string import ascii_uppercase
 from typing import Any
 
-from fieldcraft.data.options import OPTIONS
-from fieldcraft.data.records import Malformed, Record, hash_of
-from fieldcraft.data.written import items_in
+from fieldcraft.data.literals import parse_list_items
+from fieldcraft.data.multiple_choice import OPTION_KEYS
+from fieldcraft.data.records import Record, RecordError, make_question_id
 
-_RIGHT = re.compile(r"correct[\s_-]?answer", re.IGNORECASE)
-_WRONG = re.compile(
+_CORRECT_KEY = re.compile(r"correct[\s_-]?answer", re.IGNORECASE)
+_WRONG_KEY = re.compile(
     r"(?:(?:incorrect|wrong)[\s_-]?answers?|distractors?)[\s_-]?\d{0,2}", re.IGNORECASE
 )
 # Options that speak of those before them.
-_CLOSING = re.compile(r"(?:all|none|both|neither)\b.*\b(?:above|these)\b", re.IGNORECASE)
+_CLOSING_OPTION = re.compile(r"(?:all|none|both|neither)\b.*\b(?:above|these)\b", re.IGNORECASE)
 
 
-def with_distractors(record: Record) -> Record:
+def merge_distractors(record: Record) -> Record:
     """Return a record with its right and its wrong answers as `options`, and the letter of the
-    right one as `answerKey`; any other record as it is. Raises Malformed where a wrong answer is
+    right one as `answerKey`; any other record as it is. Raises RecordError where a wrong answer is
     the right one."""
-    if any(record.get(key) for key in OPTIONS):
+    if any(record.get(key) for key in OPTION_KEYS):
         return record
-    right = [value for key, value in record.items() if _RIGHT.fullmatch(key.strip())]
+    correct = [value for key, value in record.items() if _CORRECT_KEY.fullmatch(key.strip())]
     wrong = [
-        text for key in record if _WRONG.fullmatch(key.strip()) for text in _texts(record[key])
+        text
+        for key in record
+        if _WRONG_KEY.fullmatch(key.strip())
+        for text in _answer_texts(record[key])
     ]
-    if len(right) != 1 or len(own := _texts(right[0])) != 1 or not wrong:
+    if len(correct) != 1 or len(correct_texts := _answer_texts(correct[0])) != 1 or not wrong:
         return record
-    if own[0] in wrong:
-        raise Malformed(
+    if correct_texts[0] in wrong:
+        raise RecordError(
             "a wrong answer that is the right one",
-            f"the answer {own[0]!r} is called right and wrong: correct or remove the record.",
+            f"the answer {correct_texts[0]!r} is called right and wrong: correct or remove the "
+            "record.",
         )
-    options = sorted({*own, *wrong}, key=lambda text: (bool(_CLOSING.match(text)), hash_of(text)))
-    named = dict(zip(ascii_uppercase, options, strict=False))
-    plain = {key: record[key] for key in record if not _names_answers(key)}
-    return plain | {"options": named, "answerKey": ascii_uppercase[options.index(own[0])]}
+    options = sorted(
+        {*correct_texts, *wrong},
+        key=lambda text: (bool(_CLOSING_OPTION.match(text)), make_question_id(text)),
+    )
+    lettered = dict(zip(ascii_uppercase, options, strict=False))
+    others = {key: record[key] for key in record if not _is_answer_key(key)}
+    return others | {
+        "options": lettered,
+        "answerKey": ascii_uppercase[options.index(correct_texts[0])],
+    }
 
 
-def _names_answers(key: str) -> bool:
-    return bool(_RIGHT.fullmatch(key.strip()) or _WRONG.fullmatch(key.strip()))
+def _is_answer_key(key: str) -> bool:
+    return bool(_CORRECT_KEY.fullmatch(key.strip()) or _WRONG_KEY.fullmatch(key.strip()))
 
 
-def _texts(value: Any) -> list[str]:
+def _answer_texts(value: Any) -> list[str]:
     """Return an answer, or several in a list, which may be written as text, as texts; nothing of
     what is missing."""
-    listed = items_in(value) if isinstance(value, str) else value
+    listed = parse_list_items(value) if isinstance(value, str) else value
     given = listed if isinstance(listed, list) else [value]
-    known = (one for one in given if isinstance(one, str | int | float) and one == one)
-    return [text for one in known if (text := str(one).strip())]
+    known = (item for item in given if isinstance(item, str | int | float) and item == item)
+    return [text for item in known if (text := str(item).strip())]

@@ -17,29 +17,38 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import Kind, cause_of, find, shown
-from fieldcraft.data.funnel import Cut, Example, few
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import ComponentKind, describe_exception, format_short, resolve
+from fieldcraft.data.funnel import CardExample, FilterStage, pick_examples
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.steps_io import as_trajectory, step_records
-from fieldcraft.dialects.afm import PASSING, POOR, grades_of, score_of
-from fieldcraft.types import Action, Answer, Dialect, Role, Step, Task, Thought, UserError
+from fieldcraft.data.steps_io import make_untokenised_trajectory, serialise_steps
+from fieldcraft.dialects.afm_grades import MIN_PASSING_SCORE, POOR_GRADE, parse_grades, parse_score
+from fieldcraft.types import (
+    Answer,
+    DemoStep,
+    Dialect,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    UserError,
+)
 
-MOST_COPIES = 100
+MAX_COPIES = 100
 
 
-class Chain(NamedTuple):
+class Demonstration(NamedTuple):
     """A demonstration: a question, and the steps that answer it."""
 
     task: Task
-    steps: Sequence[Step]
+    steps: Sequence[DemoStep]
 
     @property
-    def calls(self) -> list[Action]:
-        return [step for step in self.steps if isinstance(step, Action)]
+    def calls(self) -> list[ToolCall]:
+        return [step for step in self.steps if isinstance(step, ToolCall)]
 
     @property
-    def blocks(self) -> list[tuple[Role, str]]:
+    def blocks(self) -> list[tuple[ThoughtRole, str]]:
         """Role and text of what was thought. Thoughts of one role that follow one another are one
         block."""
         groups = groupby(self.steps, key=lambda s: s.role if isinstance(s, Thought) else None)
@@ -50,17 +59,17 @@ class Chain(NamedTuple):
         ]
 
     @property
-    def interactions(self) -> int:
+    def num_interactions(self) -> int:
         """Return how many agents and tools were at work: calls, and blocks of all roles but
         thinking, which stands before each of them."""
-        return len(self.calls) + sum(role is not Role.THINK for role, _ in self.blocks)
+        return len(self.calls) + sum(role is not ThoughtRole.THINK for role, _ in self.blocks)
 
     @property
-    def hops(self) -> int:
+    def num_hops(self) -> int:
         """Return how often the chain went to its tools and came back: the calls of one turn are
         one."""
-        acts = [isinstance(step, Action) for step in self.steps]
-        return sum(act and not before for before, act in pairwise([False, *acts]))
+        is_call = [isinstance(step, ToolCall) for step in self.steps]
+        return sum(act and not before for before, act in pairwise([False, *is_call]))
 
     @property
     def answer(self) -> str | None:
@@ -68,23 +77,26 @@ class Chain(NamedTuple):
         return last.text if isinstance(last, Answer) else None
 
     @property
-    def reflects(self) -> bool:
-        return any(role is Role.REFLECT for role, _ in self.blocks)
+    def has_reflection(self) -> bool:
+        return any(role is ThoughtRole.REFLECT for role, _ in self.blocks)
 
     @property
-    def corrects(self) -> bool:
-        """Return whether a check failed on the way: a double check below PASSING, or a poor
-        grade."""
+    def has_repaired_error(self) -> bool:
+        """Return whether a check failed on the way: a double check below MIN_PASSING_SCORE, or a
+        poor grade."""
         return any(
-            (role is Role.CHECK and (score_of(text) or PASSING) < PASSING)
-            or (role is Role.REFLECT and POOR.lower() in grades_of(text).values())
+            (
+                role is ThoughtRole.CHECK
+                and (parse_score(text) or MIN_PASSING_SCORE) < MIN_PASSING_SCORE
+            )
+            or (role is ThoughtRole.REFLECT and POOR_GRADE.lower() in parse_grades(text).values())
             for role, text in self.blocks
         )
 
     @property
     def text(self) -> str:
         """Text of everything in the chain."""
-        return f"{self.task.question}\n{step_records(self.steps)}"
+        return f"{self.task.question}\n{serialise_steps(self.steps)}"
 
 
 @dataclass(frozen=True)
@@ -96,126 +108,148 @@ class FilterContext:
     grader: Grader
     draw: float = 0.0
 
-    async def verdict(self, chain: Chain) -> bool | None:
+    async def grade(self, demonstration: Demonstration) -> bool | None:
         """Return whether the answer is right; None where that cannot be told."""
-        return await self.grader.right(*chain)
+        return await self.grader.grade(*demonstration)
 
 
-class Verdict(NamedTuple):
+class FilterDecision(NamedTuple):
     """Number of times that a chain is kept, and the reason where that is not once."""
 
     keep: int
     reason: str = ""
 
 
-KEPT = Verdict(1)
-Told = tuple[int, str]  # keep, and the reason
-Rule = Callable[[Chain, FilterContext], Told | Awaitable[Told]]
+KEEP = FilterDecision(1)
+FilterOutput = tuple[int, str]  # keep, and the reason
+FilterFunction = Callable[[Demonstration, FilterContext], FilterOutput | Awaitable[FilterOutput]]
 
 
 @dataclass(frozen=True)
-class Filtered:
+class FilterResult:
     """Chains that are kept, repetitions side by side; those that are not, with rule and reason; and
     the counts."""
 
-    kept: list[Chain]
-    dropped: list[tuple[Chain, str, str]]
-    cuts: list[Cut]
+    accepted: list[Demonstration]
+    dropped: list[tuple[Demonstration, str, str]]
+    stages: list[FilterStage]
 
     @property
-    def examples(self) -> list[Example]:
+    def examples(self) -> list[CardExample]:
         """A few of what each rule left out, and of what was kept."""
-        left = [_example(chain, rule, reason) for chain, rule, reason in self.dropped]
-        return few([*(_example(chain) for chain in self.kept), *left])
+        rejected = [_make_card_example(chain, rule, reason) for chain, rule, reason in self.dropped]
+        return pick_examples([*(_make_card_example(chain) for chain in self.accepted), *rejected])
 
 
-def _example(chain: Chain, rule: str = "", reason: str = "") -> Example:
-    text = "".join(segment.text for segment in as_trajectory(*chain).segments)
-    return Example(rule, reason, chain.task.question, chain.task.answers, text)
+def _make_card_example(
+    demonstration: Demonstration, rule: str = "", reason: str = ""
+) -> CardExample:
+    text = "".join(segment.text for segment in make_untokenised_trajectory(*demonstration).segments)
+    return CardExample(rule, reason, demonstration.task.question, demonstration.task.answers, text)
 
 
-def make_rule(name: str, settings: Mapping[str, Any]) -> Rule:
+def make_filter(name: str, settings: Mapping[str, Any]) -> FilterFunction:
     """Return the rule of a name. Raises UserError for an unknown name or setting, for a file of the
     settings that is not there, and for something that is no rule."""
-    part = find(Kind.FILTER, name)
-    if inspect.isfunction(part) and len(inspect.signature(part).parameters) == 2:
+    factory = resolve(ComponentKind.FILTER, name)
+    if inspect.isfunction(factory) and len(inspect.signature(factory).parameters) == 2:
         if settings:
             raise UserError(
                 f"the filter '{name}' is a function, which takes no settings: remove"
                 f" '{next(iter(settings))}', or write a class."
             )
-        return part
-    rule = make_part(Kind.FILTER, name, part, settings, {}) if isinstance(part, type) else None
-    if not callable(rule):
+        return factory
+    filter_function = (
+        instantiate(ComponentKind.FILTER, name, factory, settings, {})
+        if isinstance(factory, type)
+        else None
+    )
+    if not callable(filter_function):
         raise UserError(
             f"the filter '{name}' is neither a function of a chain and a context nor a class with"
             " __call__(chain, context): write one of them, as docs/extending.md shows."
         )
-    return rule
+    return filter_function
 
 
 async def apply_filters(
-    chains: Sequence[tuple[Task, Sequence[Step]]],
+    demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]],
     filters: Mapping[str, Mapping[str, Any]],
     dialect: Dialect,
     grader: Grader,
     seed: int,
-) -> Filtered:
+) -> FilterResult:
     """Apply rules, in their order, each to what the one before it left. A rule sees the chains in
     their order; one that is `async` is done with them side by side.
 
-    Raises UserError as `make_rule` does, and for a rule that fails or returns no verdict.
+    Raises UserError as `make_filter` does, and for a rule that fails or returns no verdict.
     """
-    left = [(Chain(*chain), 1) for chain in chains]
-    dropped: list[tuple[Chain, str, str]] = []
-    cuts: list[Cut] = []
+    remaining = [(Demonstration(*demonstration), 1) for demonstration in demonstrations]
+    dropped: list[tuple[Demonstration, str, str]] = []
+    stages: list[FilterStage] = []
     for name, settings in filters.items():
-        rule = make_rule(name, settings)
-        before, left, reasons = left, [], Counter[str]()
-        draws = (random.Random(f"{seed}:{name}:{chain.text}").random() for chain, _ in before)
+        filter_function = make_filter(name, settings)
+        before, remaining, reasons = remaining, [], Counter[str]()
+        draws = (
+            random.Random(f"{seed}:{name}:{demonstration.text}").random()
+            for demonstration, _ in before
+        )
         contexts = [FilterContext(dialect, grader, draw) for draw in draws]
         pairs = zip(before, contexts, strict=True)
-        said = await asyncio.gather(*(_judged(name, rule, c, context) for (c, _), context in pairs))
-        for (chain, copies), (keep, reason) in zip(before, said, strict=True):
+        decisions = await asyncio.gather(
+            *(_run_filter(name, filter_function, c, context) for (c, _), context in pairs)
+        )
+        for (demonstration, copies), (keep, reason) in zip(before, decisions, strict=True):
             if keep:
-                left.append((chain, copies * keep))
+                remaining.append((demonstration, copies * keep))
             else:
-                dropped.append((chain, name, reason))
+                dropped.append((demonstration, name, reason))
                 reasons[reason] += copies
-        came, went = sum(n for _, n in before), sum(n for _, n in left)
-        repeated = went + reasons.total() - came
-        cuts.append(Cut(name, settings, came, went, dict(reasons.most_common()), repeated))
-    return Filtered([chain for chain, n in left for _ in range(n)], dropped, cuts)
+        num_before, num_after = sum(n for _, n in before), sum(n for _, n in remaining)
+        repeated = num_after + reasons.total() - num_before
+        stages.append(
+            FilterStage(
+                name, settings, num_before, num_after, dict(reasons.most_common()), repeated
+            )
+        )
+    return FilterResult(
+        [demonstration for demonstration, n in remaining for _ in range(n)], dropped, stages
+    )
 
 
-async def _judged(name: str, rule: Rule, chain: Chain, context: FilterContext) -> Verdict:
+async def _run_filter(
+    name: str, filter_function: FilterFunction, demonstration: Demonstration, context: FilterContext
+) -> FilterDecision:
     try:
-        found: Any = rule(chain, context)
+        found: Any = filter_function(demonstration, context)
         if inspect.isawaitable(found):
             found = await found
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the filter '{name}' failed ({cause_of(error)}): correct it.") from error
+        raise UserError(
+            f"the filter '{name}' failed ({describe_exception(error)}): correct it."
+        ) from error
     match found:
-        case (int(keep), str(reason)) if 0 <= keep <= MOST_COPIES:
-            return Verdict(int(keep), reason if keep else reason or "no reason given")
+        case (int(keep), str(reason)) if 0 <= keep <= MAX_COPIES:
+            return FilterDecision(int(keep), reason if keep else reason or "no reason given")
     raise UserError(
-        f"the filter '{name}' returned {shown(found)}: let it return (keep, reason), with True,"
-        f" False or a number from 0 to {MOST_COPIES}."
+        f"the filter '{name}' returned {format_short(found)}: let it return (keep, reason), with"
+        f" True, False or a number from 0 to {MAX_COPIES}."
     )
 
 
-def profile(chains: Sequence[Chain]) -> dict[str, float]:
+def summarise_demonstrations(demonstrations: Sequence[Demonstration]) -> dict[str, float]:
     """Return the figures of a set of chains, for its card."""
-    count = max(len(chains), 1)
+    count = max(len(demonstrations), 1)
     return {
-        "chains": len(chains),
-        "questions": len({chain.task.id for chain in chains}),
-        "interactions, mean": sum(c.interactions for c in chains) / count,
-        "calls, mean": sum(len(c.calls) for c in chains) / count,
-        "hops, mean": sum(c.hops for c in chains) / count,
-        "different tools, mean": sum(len({a.tool for a in c.calls}) for c in chains) / count,
-        "with a reflection, share": sum(c.reflects for c in chains) / count,
-        "with a repaired error, share": sum(c.corrects for c in chains) / count,
+        "chains": len(demonstrations),
+        "questions": len({demonstration.task.id for demonstration in demonstrations}),
+        "interactions, mean": sum(c.num_interactions for c in demonstrations) / count,
+        "calls, mean": sum(len(c.calls) for c in demonstrations) / count,
+        "hops, mean": sum(c.num_hops for c in demonstrations) / count,
+        "different tools, mean": sum(len({a.tool for a in c.calls}) for c in demonstrations)
+        / count,
+        "with a reflection, share": sum(c.has_reflection for c in demonstrations) / count,
+        "with a repaired error, share": sum(c.has_repaired_error for c in demonstrations) / count,
     }

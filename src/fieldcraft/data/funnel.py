@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA = 1
-EXAMPLES = 3  # of what each reason left out
+SCHEMA_VERSION = 1
+EXAMPLES_PER_REASON = 3  # of what each reason left out
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FilterStage:
     """One rule: how many came (`before`), how many went on (`after`), how many were left out for
     which reason, and how many of those that went on are repetitions."""
 
@@ -24,7 +24,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class CardExample:
     """Something that a rule left out, or that was kept (rule ""), as text."""
 
     rule: str
@@ -35,7 +35,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DataCard:
     """The content of a data card.
 
     `figures` are a table, row -> column -> number, such as a mean before and after the rules.
@@ -45,18 +45,18 @@ class Card:
     unit: str  # what is counted, such as "demonstrations"
     seed: int
     settings: Mapping[str, Any]
-    cuts: Sequence[Cut]
+    cuts: Sequence[FilterStage]
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    examples: Sequence[Example] = ()
+    examples: Sequence[CardExample] = ()
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the card as JSON values: the content of card.json."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA_VERSION, **asdict(self)}
 
 
-def few(examples: Sequence[Example]) -> list[Example]:
-    """Return the first EXAMPLES of each rule and reason, in their order."""
-    found: dict[tuple[str, str], list[Example]] = {}
+def pick_examples(examples: Sequence[CardExample]) -> list[CardExample]:
+    """Return the first EXAMPLES_PER_REASON of each rule and reason, in their order."""
+    found: dict[tuple[str, str], list[CardExample]] = {}
     for example in examples:
         found.setdefault((example.rule, example.reason), []).append(example)
-    return [example for same in found.values() for example in same[:EXAMPLES]]
+    return [example for group in found.values() for example in group[:EXAMPLES_PER_REASON]]

@@ -7,118 +7,130 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fieldcraft.data.options import right_options
-from fieldcraft.data.program_tests import tests_in
-from fieldcraft.data.records import Malformed, Record, first
-from fieldcraft.data.written import items_in, strings_in, value_in
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.rewards.answers import visible
+from fieldcraft.data.literals import parse_list_items, parse_string_list, parse_value
+from fieldcraft.data.multiple_choice import find_correct_options
+from fieldcraft.data.program_tests import parse_tests
+from fieldcraft.data.records import Record, RecordError, first_filled
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.rewards.answers import strip_invisible
 from fieldcraft.types import UserError
 
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
-QUESTION = ("question", "Question", "problem", "Problem", "query", "question_stem")
-_LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
+QUESTION_KEYS = ("question", "Question", "problem", "Problem", "query", "question_stem")
+_ANSWER_LIST_KEYS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
 # Beside a final answer, `answer` is the way to it. ToRA has `gt`.
-ANSWERS = (
-    *(*_LISTS, "final_answer", "answer", "Answer", "Final answer", "gt", "reference_answer"),
+ANSWER_KEYS = (
+    *(
+        *_ANSWER_LIST_KEYS,
+        "final_answer",
+        "answer",
+        "Answer",
+        "Final answer",
+        "gt",
+        "reference_answer",
+    ),
     *("expected_answer", "gold_answer"),
 )
 # Beside the others: of MuSiQue, of MS MARCO, and what people write.
-_MORE = (
+_ALIAS_KEYS = (
     *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),
     *("alternate_answers", "acceptable_answers", "accepted_answers", "other_answers"),
 )
-_SPLIT = "<ans_split>"  # of AutoCoA
-_SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
+_AUTOCOA_SEPARATOR = "<ans_split>"  # of AutoCoA
+_SEPARATOR_REGEX = re.compile(r"<ans_split>|<\|answer_split\|>")
 # GSM8K writes the whole solution, and the answer behind "####".
-SOLVED = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
+GSM8K_ANSWER = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
-_NOTHING = ["No Answer Present."]
-_NO_VALUE = ("proof", "notfound")  # NuminaMath's answers to problems that have none
-_VALID = ("yes", "true", "1")
-_SEEN = ("image", "images", "audio", "video")  # what belongs to a question and is no text
+_MS_MARCO_NO_ANSWER = ["No Answer Present."]
+_NUMINAMATH_NO_ANSWER = ("proof", "notfound")  # NuminaMath's answers to problems that have none
+_TRUE_WORDS = ("yes", "true", "1")
+_MEDIA_KEYS = ("image", "images", "audio", "video")  # what belongs to a question and is not text
 
 
-def answers_of(record: Record, where: str) -> tuple[str, ...]:
+def parse_answers(record: Record, location: str) -> tuple[str, ...]:
     """Return all accepted answers, each once, in order. Raises UserError where there is none."""
     try:
-        return required_answers(record)
-    except Malformed as error:
-        raise UserError(f"{where}: {error.sentence}") from error
+        return require_answers(record)
+    except RecordError as error:
+        raise UserError(f"{location}: {error.message}") from error
 
 
-def required_answers(record: Record) -> tuple[str, ...]:
-    """Return the answers of `answers_of`; raises Malformed where there is none."""
-    if answers := accepted_answers(record):
+def require_answers(record: Record) -> tuple[str, ...]:
+    """Return the answers of `parse_answers`; raises RecordError where there is none."""
+    if answers := find_accepted_answers(record):
         return answers
-    raise Malformed(
+    raise RecordError(
         "no answer",
         "the question has no answer; add a field 'golden_answers', or 'graded_by' with 'judge'.",
     )
 
 
-def accepted_answers(record: Record) -> tuple[str, ...]:
+def find_accepted_answers(record: Record) -> tuple[str, ...]:
     """Return the accepted answers that a record has, maybe none. Of options it is the right one,
-    with its letter where the question shows them. Raises Malformed for values that are no texts,
+    with its letter where the question shows them. Raises RecordError for values that are no texts,
     and where it is open which option is right."""
-    listed = next((given for key in ANSWERS if (given := _listed(record.get(key), key))), [])
+    listed = next(
+        (given for key in ANSWER_KEYS if (given := _list_answers(record.get(key), key))), []
+    )
     if not listed and isinstance(reward := record.get("reward_model"), dict):
-        listed = answers_of_verl(reward.get("ground_truth"))
+        listed = parse_verl_answers(reward.get("ground_truth"))
     if not listed and isinstance(truth := record.get("ground_truth"), str | int | float | list):
-        listed = answers_of_verl(truth)
+        listed = parse_verl_answers(truth)
     if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
-        listed = [last_box(solution)]
-    listed = right_options(record, str(first(record, QUESTION)), listed)
-    for more in map(record.get, _MORE):
-        listed += _listed(more, "answers") if isinstance(more, list | str) else []
+        listed = [find_last_boxed(solution)]
+    listed = find_correct_options(record, str(first_filled(record, QUESTION_KEYS)), listed)
+    for more in map(record.get, _ALIAS_KEYS):
+        listed += _list_answers(more, "answers") if isinstance(more, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
-        raise Malformed(
-            "an answer that is no text",
-            f"the answer {wrong[0]!r} is no text; write a list of strings.",
+        raise RecordError(
+            "an answer that is not text",
+            f"the answer {wrong[0]!r} is not text; write a list of strings.",
         )
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
-    texts = (_text(answer) for answer in listed if answer is not None and answer == answer)
-    return tuple(dict.fromkeys(text for text in texts if visible(text).strip()))
+    texts = (_answer_text(answer) for answer in listed if answer is not None and answer == answer)
+    return tuple(dict.fromkeys(text for text in texts if strip_invisible(text).strip()))
 
 
-def _text(answer: str | float) -> str:
+def _answer_text(answer: str | float) -> str:
     """Return an answer as text. A table makes 3.0 of 3 where another row of the column has
     nothing."""
-    whole = isinstance(answer, float) and answer.is_integer()
-    return f"{answer:.0f}" if whole else str(answer).strip()
+    is_integer = isinstance(answer, float) and answer.is_integer()
+    return f"{answer:.0f}" if is_integer else str(answer).strip()
 
 
-def cannot_be_answered(record: Record) -> bool:
+def is_unanswerable(record: Record) -> bool:
     """Tell whether a data set has a question on purpose that its texts do not answer: MuSiQue's
     `answerable`, SQuAD's `is_impossible` or empty `answers`, MS MARCO's words for it, and
     NuminaMath's for problems that ask for a proof."""
     answers = record.get("answers")
     if isinstance(answers, str):
-        answers = value_in(answers)
+        answers = parse_value(answers)
     empty = isinstance(answers, dict) and answers.get("text") == [] and "answer_start" in answers
-    said = record.get("answerable") is False or record.get("is_impossible") is True
-    said = said or ("problem" in record and str(record.get("answer")).lower() in _NO_VALUE)
-    return said or empty or answers == _NOTHING
+    is_marked = record.get("answerable") is False or record.get("is_impossible") is True
+    is_marked = is_marked or (
+        "problem" in record and str(record.get("answer")).lower() in _NUMINAMATH_NO_ANSWER
+    )
+    return is_marked or empty or answers == _MS_MARCO_NO_ANSWER
 
 
-def is_declared_wrong(record: Record) -> bool:
+def is_declared_invalid(record: Record) -> bool:
     """Tell whether a data set says itself that a problem or its solution is not valid, as
     NuminaMath does of some."""
-    said = [value for key, value in record.items() if key.endswith("is_valid")]
-    return any(str(value).lower() not in _VALID for value in said if value not in (None, ""))
+    flags = [value for key, value in record.items() if key.endswith("is_valid")]
+    return any(str(value).lower() not in _TRUE_WORDS for value in flags if value not in (None, ""))
 
 
-def refuse_unseen_parts(record: Record) -> None:
-    """Raise Malformed for a question about something that is no text: an image, as in HLE and
+def require_text_only(record: Record) -> None:
+    """Raise RecordError for a question about something that is not text: an image, as in HLE and
     geometry, or a file, as in GAIA."""
-    keys = (*_SEEN, "file_name") if "Final answer" in record else _SEEN
+    keys = (*_MEDIA_KEYS, "file_name") if "Final answer" in record else _MEDIA_KEYS
     for key in keys:
         given = record.get(key)
         if given not in (None, "", [], {}) and given == given:
-            raise Malformed(f"a question about more than its text, by its key '{key}'")
+            raise RecordError(f"a question about more than its text, by its key '{key}'")
 
 
-def _listed(given: Any, key: str) -> list[Any]:
+def _list_answers(given: Any, key: str) -> list[Any]:
     """Return the answers under a key: a list, one answer, or a list that is written as text. A list
     of numbers in text is a list only under a key of several answers: it may be an answer itself."""
     match given:
@@ -141,46 +153,48 @@ def _listed(given: Any, key: str) -> list[Any]:
         case [{"text": _, "answer_start": _}, *_]:  # SQuAD
             return [span.get("text") for span in given if isinstance(span, dict)]
         case str():
-            if isinstance(found := value_in(given), dict) and (inside := _listed(found, key)) != [
-                found
-            ]:
+            if isinstance(found := parse_value(given), dict) and (
+                inside := _list_answers(found, key)
+            ) != [found]:
                 return inside
-            found = items_in(given) if key in _LISTS else strings_in(given)
+            found = (
+                parse_list_items(given) if key in _ANSWER_LIST_KEYS else parse_string_list(given)
+            )
             if found is None:
-                return [solved[1] if (solved := SOLVED.search(given)) else given]
+                return [solved[1] if (solved := GSM8K_ANSWER.search(given)) else given]
             return list(found)
         case list():
             return list(given)
     return [given]
 
 
-def answers_of_verl(given: Any) -> list[Any]:
+def parse_verl_answers(given: Any) -> list[Any]:
     """Return the answers in a ground truth of verl, none where it holds tests."""
-    truth = ground_truth(given)
+    truth = parse_ground_truth(given)
     if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
         truth = truth["target"]
-    with_tests = isinstance(truth, str | dict | list) and _are_tests(truth)
-    if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
-        return list(several)
-    return [] if with_tests else _listed(truth, "ground_truth")
+    has_tests = isinstance(truth, str | dict | list) and _are_tests(truth)
+    if isinstance(truth, str) and len(parts := _SEPARATOR_REGEX.split(truth)) > 1:
+        return list(parts)
+    return [] if has_tests else _list_answers(truth, "ground_truth")
 
 
 def _are_tests(truth: str | dict[str, Any] | list[Any]) -> bool:
     try:
-        return tests_in(truth) is not None
+        return parse_tests(truth) is not None
     except ValueError:  # tests, though nothing could run them
         return True
 
 
-def joined_answers(answers: Sequence[str]) -> str:
+def join_answers(answers: Sequence[str]) -> str:
     """Return the answers as one text, as AutoCoA's files have them. A single one that reads as
     something else ends with the separator."""
-    joined = _SPLIT.join(answers)
-    plain = len(answers) != 1 or answers_of_verl(joined) == [*answers]
-    return joined if plain else joined + _SPLIT
+    joined = _AUTOCOA_SEPARATOR.join(answers)
+    is_unambiguous = len(answers) != 1 or parse_verl_answers(joined) == [*answers]
+    return joined if is_unambiguous else joined + _AUTOCOA_SEPARATOR
 
 
-def ground_truth(given: Any) -> Any:
+def parse_ground_truth(given: Any) -> Any:
     """Return the content of a ground truth of verl. AFM writes {"target": ..., "question": ...} as
     text."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):

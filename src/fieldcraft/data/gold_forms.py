@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from fieldcraft.data.written import items_in, value_in
-from fieldcraft.rewards.answers import is_option
+from fieldcraft.data.literals import parse_list_items, parse_value
+from fieldcraft.rewards.answers import is_option_letter
 
 _NUMBER = re.compile(
     r"[-+\u2212]?[$\u20ac\u00a3]?(?:\d{1,3}(?:[,_ ]\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?"
     r"(?: ?%|(?: \d+)?/\d+)?"
 )
 _MATHEMATICS = re.compile(r"\\[A-Za-z]+|\$.*\$|\w\^|\*\*")
-_SEVERAL = re.compile(r"\S *(?:\||;|\n\s*| / | or |<\w*(?:split|sep)\w*>) *\S")
-_TRUTH = ("true", "false")
-_MISSING = (
+_SEVERAL_ANSWERS = re.compile(r"\S *(?:\||;|\n\s*| / | or |<\w*(?:split|sep)\w*>) *\S")
+_TRUTH_VALUES = ("true", "false")
+_MISSING_VALUES = (
     *(
         "none",
         "null",
@@ -39,7 +39,7 @@ _MISSING = (
     *("unanswerable", "not answerable", "no answer", "i don't know", "i do not know"),
 )
 # What Python writes of its values.
-_WRITTEN = re.compile(
+_PYTHON_REPR = re.compile(
     r"(?:frozenset|set|list|tuple|array|Index|Series)\(.+\)|b(['\"]).*\1", re.DOTALL
 )
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
@@ -51,75 +51,75 @@ _KEY = re.compile(r"\{\s*(['\"])[^'\":]*\1\s*:.*\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Form:
+class AnswerForm:
     """Appearance of a gold answer, and the advice for its user."""
 
     name: str  # of several answers
-    fits: Callable[[str], bool]
+    matches: Callable[[str], bool]
     advice: str
 
 
 def _is_object(text: str) -> bool:
     """Tell whether a text shows an object, or means to: with quotation marks in its strings, as in
     {'a': 'it's'}, it cannot be read."""
-    return isinstance(value_in(text), dict) or _KEY.fullmatch(text) is not None
+    return isinstance(parse_value(text), dict) or _KEY.fullmatch(text) is not None
 
 
 def _is_list(text: str) -> bool:
     """Tell whether a text shows a list, or means to: ['it's'] and [a] cannot be read as one."""
-    if _WRITTEN.fullmatch(text):
+    if _PYTHON_REPR.fullmatch(text):
         return True
     inside = text[1:-1]
-    if _BRACKETS.get(text[:1]) != text[-1:] or not inside.strip() or is_option(text):
+    if _BRACKETS.get(text[:1]) != text[-1:] or not inside.strip() or is_option_letter(text):
         return False
-    meant = _ONE_PAIR.fullmatch(text) or _QUOTED.fullmatch(text)
-    return "," in inside or items_in(text) is not None or meant is not None
+    looks_like_list = _ONE_PAIR.fullmatch(text) or _QUOTED.fullmatch(text)
+    return "," in inside or parse_list_items(text) is not None or looks_like_list is not None
 
 
 def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None and any(map(str.isdigit, text))
 
 
-FORMS: Sequence[Form] = (
-    Form(
+ANSWER_FORMS: Sequence[AnswerForm] = (
+    AnswerForm(
         "missing values",
-        lambda text: text.lower() in _MISSING,
+        lambda text: text.lower() in _MISSING_VALUES,
         "it counts as the right answer: remove records that have none",
     ),
-    Form(
+    AnswerForm(
         "objects",
         _is_object,
         "the whole text is the answer: write what is accepted as a list in golden_answers, tests of"
         " a program as stdin_tests",
     ),
-    Form(
+    AnswerForm(
         "lists",
         _is_list,
         "the whole text is the answer: write several answers as a list in golden_answers, and"
         " graded_by: math where the list is the answer",
     ),
-    Form(
+    AnswerForm(
         "several answers in one text",
-        lambda text: _SEVERAL.search(text) is not None,
+        lambda text: _SEVERAL_ANSWERS.search(text) is not None,
         "the whole text is the answer: write a list in golden_answers",
     ),
-    Form(
+    AnswerForm(
         "truth values",
-        lambda text: text.lower() in _TRUTH,
+        lambda text: text.lower() in _TRUTH_VALUES,
         'yes and no do not equal them: write ["true", "yes"] where both are right',
     ),
-    Form(
+    AnswerForm(
         "options",
-        is_option,
+        is_option_letter,
         "the letter counts, as in (A) and Option A, and not the text of the option",
     ),
-    Form(
+    AnswerForm(
         "numbers",
         is_number,
         "words are compared without punctuation, so 3.5 equals 35 and -5 equals 5: graded_by: math,"
         " or correct=math for all questions, compares them as values",
     ),
-    Form(
+    AnswerForm(
         "mathematics",
         lambda text: _MATHEMATICS.search(text) is not None,
         "texts are compared: graded_by: math, or correct=math for all questions, compares values",
@@ -127,23 +127,23 @@ FORMS: Sequence[Form] = (
 )
 
 
-def form_of(gold: str) -> Form | None:
+def detect_form(gold: str) -> AnswerForm | None:
     """Return the form of a gold answer, None for plain text."""
-    return next((form for form in FORMS if form.fits(gold.strip())), None)
+    return next((form for form in ANSWER_FORMS if form.matches(gold.strip())), None)
 
 
-def plausible(gold: str) -> list[str]:
+def make_plausible_variants(gold: str) -> list[str]:
     """Return the answers that say the same, as people and models write them: with an article, a
     bracket, a unit, in LaTeX, in another format of numbers, in a sentence."""
     gold = gold.strip()
-    ways = ["{}.", "({})", "**{}**", "\\boxed{{{}}}", "The answer is {}."]
-    if is_option(gold):
-        return [way.format(gold) for way in ("({})", "{}.", "**{}**", "Option {}")]
+    templates = ["{}.", "({})", "**{}**", "\\boxed{{{}}}", "The answer is {}."]
+    if is_option_letter(gold):
+        return [template.format(gold) for template in ("({})", "{}.", "**{}**", "Option {}")]
     if not is_number(gold):
-        return [way.format(gold) for way in ("the {}", *ways)]
+        return [template.format(gold) for template in ("the {}", *templates)]
     plain = gold.replace(",", "").replace("_", "")
     formats = [f"{gold} km", f"${gold}$"]
     if plain.lstrip("-").isdecimal():
         formats += [f"{Decimal(plain):,}", f"{plain}.0", f"{Decimal(plain):e}"]
-    formats += [way.format(gold) for way in ways]
+    formats += [template.format(gold) for template in templates]
     return [text for text in dict.fromkeys(formats) if text != gold]

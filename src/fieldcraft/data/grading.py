@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.data.steps_io import as_trajectory
-from fieldcraft.rewards.verdict import grade
-from fieldcraft.types import Reward, Step, Task
+from fieldcraft.data.steps_io import make_untokenised_trajectory
+from fieldcraft.rewards.verdict import grade_verdicts
+from fieldcraft.types import DemoStep, Reward, Task
 
 
 @dataclass(frozen=True)
 class Grader:
-    """Grader of steps by `correct`, the reward that says which answers are right."""
+    """Grader of steps by `verdict_reward`, the reward that says which answers are right."""
 
-    correct: Reward
+    verdict_reward: Reward
 
-    async def right(self, task: Task, steps: Sequence[Step]) -> bool | None:
+    async def grade(self, task: Task, steps: Sequence[DemoStep]) -> bool | None:
         """Return whether the answer that steps end in is right; without an answer it is not, and
         None is for what nothing can grade. Raises UserError as `Rubric.score` does."""
-        trajectory = as_trajectory(task, steps)
+        trajectory = make_untokenised_trajectory(task, steps)
         if trajectory.answer is None:
             return False
-        await grade(self.correct, [trajectory])
-        return trajectory.right
+        await grade_verdicts(self.verdict_reward, [trajectory])
+        return trajectory.is_correct

@@ -9,136 +9,145 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from fieldcraft.agents.chat import NOTHING, SeatUse
-from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.data.steps_io import Record, read_steps, step_records
-from fieldcraft.data.teachers import Way
-from fieldcraft.endpoints.openai import Usage
-from fieldcraft.records.files import append_text, finite_json, make_folder
-from fieldcraft.records.jsonl import whole_lines
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import take_out
+from fieldcraft.agents.chat_models import NO_USAGE, MemberUsage
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus
+from fieldcraft.data.steps_io import DemonstrationRecord, parse_steps, serialise_steps
+from fieldcraft.data.teachers import AnswerMode
+from fieldcraft.endpoints.openai import TokenUsage
+from fieldcraft.records.files import append_text, dump_finite_json, make_folder
+from fieldcraft.records.jsonl import read_complete_lines
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_line_removal
 from fieldcraft.types import Task, UserError
 
-LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause
+MIN_COUNTED_ATTEMPTS = (
+    20  # the share of failures is taken of no fewer, so that one bad start is no cause
+)
 
 
-class Job(NamedTuple):
-    """A question to try in one way; `own` tells whether it is the way of its half."""
+class CollectJob(NamedTuple):
+    """A question to try in one way; `is_primary` tells whether it is the way of its half."""
 
     task: Task
-    way: Way
-    own: bool
+    mode: AnswerMode
+    is_primary: bool
 
 
-class Journal:
+class AttemptJournal:
     """Every attempt, a line of JSON each, as it ended."""
 
     def __init__(self, path: Path) -> None:
         """Read what is there; a line that a kill cut short is removed."""
         self.path = path
-        self.attempts: dict[tuple[str, Way], list[Attempt]] = {}
-        self.tried = 0
-        self.usage = NOTHING
+        self.attempts: dict[tuple[str, AnswerMode], list[AgentAttempt]] = {}
+        self.num_attempts = 0
+        self.usage = NO_USAGE
         make_folder(self.path.parent)
-        for number, line in enumerate(whole_lines(path), start=1):
-            where = f"{path}, line {number}"
-            with reading(
-                where,
-                f"{take_out(path)}, to make the attempt anew",
+        for number, line in enumerate(read_complete_lines(path), start=1):
+            location = f"{path}, line {number}"
+            with raise_read_errors(
+                location,
+                f"{advise_line_removal(path)}, to make the attempt anew",
             ):
                 record = json.loads(line)
-                attempt = Attempt(
-                    read_steps(record["steps"], where),
-                    End(record["end"]),
+                attempt = AgentAttempt(
+                    parse_steps(record["steps"], location),
+                    AttemptStatus(record["end"]),
                     record["detail"],
-                    Usage(**record["usage"]),
-                    read_seats(record.get("seats", {})),
+                    TokenUsage(**record["usage"]),
+                    parse_member_usage(record.get("seats", {})),
                     record["right"],
                 )
-                self._remember(record["id"], Way(record["way"]), attempt)
+                self._add(record["id"], AnswerMode(record["way"]), attempt)
 
-    def of(self, job: Job) -> list[Attempt]:
+    def get_attempts(self, job: CollectJob) -> list[AgentAttempt]:
         """Return the attempts of a job, in their order; only the last can be one that failed."""
-        return self.attempts.get((job.task.id, job.way), [])
+        return self.attempts.get((job.task.id, job.mode), [])
 
     @property
-    def seats(self) -> dict[str, SeatUse]:
-        """Return what each seat of a team used in all attempts."""
-        total: dict[str, SeatUse] = {}
+    def usage_by_member(self) -> dict[str, MemberUsage]:
+        """Return what each member of a team used in all attempts."""
+        total: dict[str, MemberUsage] = {}
         for attempt in chain.from_iterable(self.attempts.values()):
-            for name, use in attempt.seats.items():
-                total[name] = total[name] + use if name in total else use
+            for name, usage in attempt.member_usage.items():
+                total[name] = total[name] + usage if name in total else usage
         return total
 
-    def append(self, job: Job, attempt: Attempt) -> None:
+    def append(self, job: CollectJob, attempt: AgentAttempt) -> None:
         record = {
             "id": job.task.id,
-            "way": job.way,
-            "steps": step_records(attempt.steps),
-            "end": attempt.end,
+            "way": job.mode,
+            "steps": serialise_steps(attempt.steps),
+            "end": attempt.status,
             "detail": attempt.detail,
             "usage": asdict(attempt.usage),
-            **of_seats(attempt.seats),
-            "right": attempt.right,
+            **serialise_member_usage(attempt.member_usage),
+            "right": attempt.is_correct,
         }
-        line = finite_json(self.path, record)  # ASCII: half a character of a model's stays as it is
+        line = dump_finite_json(
+            self.path, record
+        )  # ASCII: half a character of a model's stays as it is
         append_text(self.path, f"{line}\n")
-        self._remember(job.task.id, job.way, attempt)
+        self._add(job.task.id, job.mode, attempt)
 
-    def _remember(self, identity: str, way: Way, attempt: Attempt) -> None:
-        before = self.attempts.setdefault((identity, way), [])
-        if before and before[-1].failed:  # made anew; the replies it had got were kept
-            before.pop()
-            self.tried -= 1
-            self.usage = sum((a.usage for found in self.attempts.values() for a in found), NOTHING)
-        before.append(attempt)
-        self.tried += 1
+    def _add(self, task_id: str, mode: AnswerMode, attempt: AgentAttempt) -> None:
+        previous = self.attempts.setdefault((task_id, mode), [])
+        if previous and previous[-1].failed:  # made anew; the replies it had got were kept
+            previous.pop()
+            self.num_attempts -= 1
+            self.usage = sum((a.usage for found in self.attempts.values() for a in found), NO_USAGE)
+        previous.append(attempt)
+        self.num_attempts += 1
         self.usage += attempt.usage
 
 
-def of_seats(seats: Mapping[str, SeatUse]) -> Record:
-    """Return what each seat of a team used, as JSON values; nothing without a team."""
+def serialise_member_usage(usage_by_member: Mapping[str, MemberUsage]) -> DemonstrationRecord:
+    """Return what each member of a team used, as JSON values; nothing without a team."""
     records = {
-        name: {"requests": use.requests, "seconds": round(use.seconds, 3), **asdict(use.usage)}
-        for name, use in seats.items()
+        name: {
+            "requests": member_usage.requests,
+            "seconds": round(member_usage.seconds, 3),
+            **asdict(member_usage.usage),
+        }
+        for name, member_usage in usage_by_member.items()
     }
     return {"seats": records} if records else {}
 
 
-def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
-    """Read what `of_seats` wrote under its key."""
-    seats = {}
+def parse_member_usage(records: Mapping[str, DemonstrationRecord]) -> dict[str, MemberUsage]:
+    """Read what `serialise_member_usage` wrote under its key."""
+    usage_by_member = {}
     for name, record in records.items():
-        usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
-        seats[name] = SeatUse(record["requests"], record["seconds"], usage)
-    return seats
+        usage = TokenUsage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
+        usage_by_member[name] = MemberUsage(record["requests"], record["seconds"], usage)
+    return usage_by_member
 
 
-class Failures:
+class FailureLimit:
     """Number of attempts that failed, and whether that is too many."""
 
-    def __init__(self, most: float) -> None:
-        self.most = most
-        self.attempts = 0
-        self.failed = 0
-        self.cause = ""
+    def __init__(self, max_rate: float) -> None:
+        self.max_rate = max_rate
+        self.num_attempts = 0
+        self.num_failed = 0
+        self.last_cause = ""
 
-    def count(self, attempt: Attempt, again: bool) -> None:
+    def record(self, attempt: AgentAttempt, is_retry: bool) -> None:
         """Count an attempt. Raises UserError if more than the share of all that were counted
         failed."""
         if attempt.failed:
-            self.cause = f"{attempt.end}: {attempt.detail}".rstrip(".")
-        if not again:
-            self.attempts += 1
-            self.failed += attempt.failed
-            self.judge(self.failed, of=max(self.attempts, LEAST_ATTEMPTS))
+            self.last_cause = f"{attempt.status}: {attempt.detail}".rstrip(".")
+        if not is_retry:
+            self.num_attempts += 1
+            self.num_failed += attempt.failed
+            self.raise_if_exceeded(
+                self.num_failed, total=max(self.num_attempts, MIN_COUNTED_ATTEMPTS)
+            )
 
-    def judge(self, failed: int, of: int) -> None:
-        """Raise UserError if more than the share of `of` attempts failed."""
-        if failed > self.most * of:
+    def raise_if_exceeded(self, failed: int, total: int) -> None:
+        """Raise UserError if more than the share of `total` attempts failed."""
+        if failed > self.max_rate * total:
             raise UserError(
-                f"{failed} attempts failed, the last because {self.cause}: fix the teacher, or"
-                " raise collect.max_failed, and run the same command again, which resumes"
-                " here."
+                f"{failed} attempts failed (last cause: {self.last_cause}): fix the teacher, or"
+                " raise collect.max_failed, and run the same command again, which resumes here."
             )

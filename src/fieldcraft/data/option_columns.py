@@ -10,36 +10,36 @@ from __future__ import annotations
 import re
 from string import ascii_uppercase
 
-from fieldcraft.data.options import OPTIONS
+from fieldcraft.data.multiple_choice import OPTION_KEYS
 from fieldcraft.data.records import Record
 
-_COLUMN = re.compile(
+_COLUMN_NAME = re.compile(
     r"(?P<letter>[A-Z])"
     r"|(?P<family>(?i:option|choice|opt|op))[\s_.-]*(?:(?P<of_it>[A-Za-z])|(?P<number>\d))"
 )
-_MISSING = (None, "")
+_MISSING_VALUES = (None, "")
 
 
-def with_columns(record: Record) -> Record:
+def merge_option_columns(record: Record) -> Record:
     """Return a record with its options as `options`, by their letters or numbers, where columns
     hold them; any other record as it is."""
-    if any(record.get(key) for key in OPTIONS):
+    if any(record.get(key) for key in OPTION_KEYS):
         return record
     families: dict[tuple[str, bool], dict[str, str]] = {}
     for key in record:
-        if found := _COLUMN.fullmatch(key.strip()):
+        if found := _COLUMN_NAME.fullmatch(key.strip()):
             name = found["number"] or (found["letter"] or found["of_it"]).upper()
             family = ((found["family"] or "").casefold(), name.isdecimal())
             families.setdefault(family, {})[name] = key
     for columns in families.values():
         options = {name: record[columns[name]] for name in sorted(columns)}
-        shown = {name: text for name, text in options.items() if text not in _MISSING}
-        if _are_in_a_row(list(options)) and len(shown) > 1:
-            return record | {"options": shown}
+        filled = {name: text for name, text in options.items() if text not in _MISSING_VALUES}
+        if _are_consecutive(list(options)) and len(filled) > 1:
+            return record | {"options": filled}
     return record
 
 
-def _are_in_a_row(names: list[str]) -> bool:
+def _are_consecutive(names: list[str]) -> bool:
     """Tell whether names are those of options from the first one on: A, B, C, or 1, 2, or 0, 1."""
     return "".join(names) in (
         ascii_uppercase[: len(names)],

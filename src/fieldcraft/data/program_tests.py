@@ -15,189 +15,216 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fieldcraft.data.written import value_in
-from fieldcraft.rewards.programs import PRELUDE, StdinTests, UnitTests
+from fieldcraft.data.literals import parse_value
+from fieldcraft.rewards.programs import PRELUDE_KEY, StdinTestReward, UnitTestReward
 
-UNIT, STDIN = UnitTests.tests, StdinTests.tests
-Meta = dict[str, Any]
+UNIT_TESTS_KEY, STDIN_TESTS_KEY = UnitTestReward.tests_key, StdinTestReward.tests_key
+Metadata = dict[str, Any]
 
-_OWN_KEYS = (STDIN, UNIT, "tests", "test_cases", "test_list", "test", "input_output")
-_KEYS = (*_OWN_KEYS, "verification_info", "ground_truth")
-_INPUTS, _OUTPUTS = ("input", "stdin"), ("output", "expected_output", "stdout")  # of a case
-_CALLS = ("functional", "function_call")  # kinds of cases that call a function
+_TEST_KEYS = (
+    STDIN_TESTS_KEY,
+    UNIT_TESTS_KEY,
+    "tests",
+    "test_cases",
+    "test_list",
+    "test",
+    "input_output",
+)
+_ALL_TEST_KEYS = (*_TEST_KEYS, "verification_info", "ground_truth")
+_INPUT_KEYS, _OUTPUT_KEYS = ("input", "stdin"), ("output", "expected_output", "stdout")  # of a case
+_CALL_TYPES = ("functional", "function_call")  # kinds of cases that call a function
 # Nothing here runs a program in one of these. `language` may also be that of a text.
-_LANGUAGES = (
+_OTHER_LANGUAGES = (
     *("c", "c++", "cpp", "c#", "csharp", "java", "javascript", "js", "typescript", "go", "rust"),
     *("ruby", "php", "kotlin", "swift", "scala", "perl", "lua", "julia", "haskell", "bash"),
 )
-_STARRED = ("typing", "collections", "itertools", "functools", "heapq", "bisect")
-_WHOLE = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re")
-JUDGES_IMPORTS = "".join(
-    [f"from {name} import *\n" for name in _STARRED] + [f"import {name}\n" for name in _WHOLE]
+_STAR_IMPORTED_MODULES = ("typing", "collections", "itertools", "functools", "heapq", "bisect")
+_IMPORTED_MODULES = (
+    "bisect",
+    "collections",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "random",
+    "re",
 )
-_FUNCTION = """import json
+JUDGE_IMPORTS = "".join(
+    [f"from {name} import *\n" for name in _STAR_IMPORTED_MODULES]
+    + [f"import {name}\n" for name in _IMPORTED_MODULES]
+)
+_FUNCTION_TEST_TEMPLATE = """import json
 _function = Solution().{name} if 'Solution' in globals() else {name}
 assert json.loads(json.dumps(_function(*{arguments!r}))) in {accepted!r}"""
 
 
-def tests_of(record: Mapping[str, Any]) -> Meta | None:
+def find_tests(record: Mapping[str, Any]) -> Metadata | None:
     """Return the tests in a record under any of the usual keys, for a task's `meta`; None without
     any. Raises ValueError for tests that are not understood."""
-    refuse_other_language(record)
+    require_python(record)
     reward = record.get("reward_model")
-    given = [record[key] for key in _KEYS if key in record]
-    given += [reward.get("ground_truth")] if isinstance(reward, dict) else []
-    found = next((found for value in given if (found := tests_in(value)) is not None), None)
-    if found is None and any(_looks_like_tests(record.get(key)) for key in _OWN_KEYS):
+    values = [record[key] for key in _ALL_TEST_KEYS if key in record]
+    values += [reward.get("ground_truth")] if isinstance(reward, dict) else []
+    found = next((found for value in values if (found := parse_tests(value)) is not None), None)
+    if found is None and any(_looks_like_tests(record.get(key)) for key in _TEST_KEYS):
         raise ValueError("they have none of the forms that are read")
     return found
 
 
-def refuse_other_language(described: Mapping[Any, Any]) -> None:
+def require_python(metadata: Mapping[Any, Any]) -> None:
     """Raise ValueError for tests of programs that are not in Python."""
-    named = str(described.get("language") or described.get("lang")).lower()
-    if named in _LANGUAGES:
-        raise ValueError(f"they are of programs in {named}")
+    language = str(metadata.get("language") or metadata.get("lang")).lower()
+    if language in _OTHER_LANGUAGES:
+        raise ValueError(f"they are of programs in {language}")
 
 
-def checked_by(test: str, name: str) -> str:
+def append_check_call(test: str, name: str) -> str:
     """Return the test of HumanEval's form for the function `name`. Raises ValueError for one that
     is no Python, or that defines no function `check`."""
-    if not any(isinstance(n, ast.FunctionDef) and n.name == "check" for n in _parsed(test).body):
+    if not any(
+        isinstance(n, ast.FunctionDef) and n.name == "check" for n in _parse_test(test).body
+    ):
         raise ValueError("no function 'check' is in them")
     return f"{test}\ncheck({name})"
 
 
-def _parsed(test: str) -> ast.Module:
+def _parse_test(test: str) -> ast.Module:
     try:
         return ast.parse(test)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError("one of them is no Python") from error
+        raise ValueError("one of them is not Python") from error
 
 
 def _looks_like_tests(given: Any) -> bool:
     """Tell whether a value that is not read must be tests, and no name or number of something."""
     if isinstance(given, str):
-        return "assert" in given or value_in(given) not in (given, [], {})
+        return "assert" in given or parse_value(given) not in (given, [], {})
     return isinstance(given, list | dict) and len(given) > 0
 
 
-def tests_in(given: Any) -> Meta | None:
+def parse_tests(given: Any) -> Metadata | None:
     """Return the tests that a value holds, or a text of JSON or Python; None for anything else.
 
     Raises ValueError for tests that nothing could run: whose inputs and outputs are not as many,
     or are no texts, and which are not for Python.
     """
-    match value_in(given) if isinstance(given, str) else given:
+    match parse_value(given) if isinstance(given, str) else given:
         case {"inputs": list(inputs), "outputs": list(outputs), **more}:
             pairs = zip(inputs, outputs, strict=True)
             if name := more.get("fn_name"):
-                tests = [_call(str(name), given, wanted) for given, wanted in pairs]
-                return {UNIT: tests, PRELUDE: JUDGES_IMPORTS}
-            return {STDIN: [stdin_test(text, wanted) for text, wanted in pairs]}
+                tests = [_make_call_test(str(name), given, expected) for given, expected in pairs]
+                return {UNIT_TESTS_KEY: tests, PRELUDE_KEY: JUDGE_IMPORTS}
+            return {STDIN_TESTS_KEY: [make_stdin_test(text, expected) for text, expected in pairs]}
         case {"test_cases": list(cases), **more}:
-            refuse_other_language(more)
-            return tests_in(cases)
+            require_python(more)
+            return parse_tests(cases)
         case {"entry_point": str(name), "test_code": str(test), **more}:
             prelude = more.get("import_prefix")
-            imports = {PRELUDE: prelude} if isinstance(prelude, str) and prelude.strip() else {}
-            return {UNIT: [checked_by(test, name)], **imports}
+            imports = {PRELUDE_KEY: prelude} if isinstance(prelude, str) and prelude.strip() else {}
+            return {UNIT_TESTS_KEY: [append_check_call(test, name)], **imports}
         case [dict(), *_] as cases if all(_is_case(case) for case in cases):
-            return _cases([_usual(case) for case in cases])
+            return _parse_cases([_normalise_case(case) for case in cases])
         case [str(), *_] as tests if all(_is_assertion(test) for test in tests):
-            return {UNIT: [test for test in tests if _parsed(test)]}
-        case str(text) if _asserts(text):
-            return {UNIT: [text]}
+            return {UNIT_TESTS_KEY: [test for test in tests if _parse_test(test)]}
+        case str(text) if _has_assertion(text):
+            return {UNIT_TESTS_KEY: [text]}
     return None
 
 
 def _is_case(case: Any) -> bool:
     return isinstance(case, dict) and "" not in (
-        _first_of(_INPUTS, case),
-        _first_of(_OUTPUTS, case),
+        _find_first_key(_INPUT_KEYS, case),
+        _find_first_key(_OUTPUT_KEYS, case),
     )
 
 
-def _usual(case: Mapping[str, Any]) -> Mapping[str, Any]:
-    given, wanted = case[_first_of(_INPUTS, case)], case[_first_of(_OUTPUTS, case)]
-    return {**case, "input": given, "output": wanted}
+def _normalise_case(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    given, expected = (
+        case[_find_first_key(_INPUT_KEYS, case)],
+        case[_find_first_key(_OUTPUT_KEYS, case)],
+    )
+    return {**case, "input": given, "output": expected}
 
 
-def _first_of(keys: Sequence[str], case: Mapping[str, Any]) -> str:
+def _find_first_key(keys: Sequence[str], case: Mapping[str, Any]) -> str:
     return next((key for key in keys if key in case), "")
 
 
-def _asserts(text: str) -> bool:
+def _has_assertion(text: str) -> bool:
     """Tell whether a text is a program of assertions, and not functions that a framework calls."""
     if "assert" not in text:
         return False
     try:
-        return any(isinstance(node, ast.Assert) for node in _parsed(text).body)
+        return any(isinstance(node, ast.Assert) for node in _parse_test(text).body)
     except ValueError:
         return False
 
 
-def stdin_test(given: Any, wanted: Any) -> dict[str, str]:
+def make_stdin_test(given: Any, expected: Any) -> dict[str, str]:
     """Return a test of a program. Raises ValueError for anything but texts, or lists of their
     lines."""
-    return {"input": _text(given), "output": _text(wanted)}
+    return {"input": _join_lines(given), "output": _join_lines(expected)}
 
 
-def function_test(name: str, arguments: list[Any], accepted: list[Any]) -> str:
+def make_function_test(name: str, arguments: list[Any], accepted: list[Any]) -> str:
     """Return a test that calls a function. What it returns is compared as JSON, where a tuple is a
     list. Raises ValueError for a name that is none."""
     if not all(map(str.isidentifier, name.split("."))):
         raise ValueError(f"the function is called {name!r}")
-    return _FUNCTION.format(name=name, arguments=arguments, accepted=accepted)
+    return _FUNCTION_TEST_TEMPLATE.format(name=name, arguments=arguments, accepted=accepted)
 
 
-def in_lines(text: str) -> list[Any]:
+def parse_json_lines(text: str) -> list[Any]:
     """Return the values of a text with one in JSON a line."""
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
-def _text(given: Any) -> str:
+def _join_lines(given: Any) -> str:
     match given:
         case str():
             return given
         case list() if all(isinstance(line, str) for line in given):
             return "\n".join(given)
-    raise ValueError("an input or an output is no text")
+    raise ValueError("an input or an output is not text")
 
 
 def _is_assertion(test: Any) -> bool:
     return isinstance(test, str) and "assert" in test
 
 
-def _cases(cases: Sequence[Mapping[str, Any]]) -> Meta:
-    names = [name for case in cases if (name := _function_of(case))]
-    if not names and any((case.get("testtype") or case.get("type")) in _CALLS for case in cases):
+def _parse_cases(cases: Sequence[Mapping[str, Any]]) -> Metadata:
+    names = [name for case in cases if (name := _get_function_name(case))]
+    if not names and any(
+        (case.get("testtype") or case.get("type")) in _CALL_TYPES for case in cases
+    ):
         raise ValueError("they call a function and do not name it")
     if not names:
-        return {STDIN: [stdin_test(case["input"], case["output"]) for case in cases]}
-    tests = [_call(names[0], case["input"], case["output"]) for case in cases]
-    return {UNIT: tests, PRELUDE: JUDGES_IMPORTS}
+        return {STDIN_TESTS_KEY: [make_stdin_test(case["input"], case["output"]) for case in cases]}
+    tests = [_make_call_test(names[0], case["input"], case["output"]) for case in cases]
+    return {UNIT_TESTS_KEY: tests, PRELUDE_KEY: JUDGE_IMPORTS}
 
 
-def _function_of(case: Mapping[str, Any]) -> str | None:
-    described = case.get("metadata")
-    name = case.get("fn_name") or (described.get("func_name") if described else None)
+def _get_function_name(case: Mapping[str, Any]) -> str | None:
+    metadata = case.get("metadata")
+    name = case.get("fn_name") or (metadata.get("func_name") if metadata else None)
     return name if isinstance(name, str) else None
 
 
-def _call(name: str, given: Any, wanted: Any) -> str:
+def _make_call_test(name: str, given: Any, expected: Any) -> str:
     """Return a test of a function. Data sets write what is wanted as it is, in JSON, or in a list
     of one."""
-    arguments = in_lines(given) if isinstance(given, str) else given
-    accepted = [wanted]
-    if isinstance(wanted, list) and len(wanted) == 1:
-        accepted += wanted
-    if isinstance(wanted, str) and (decoded := _decoded(wanted)) is not None:
+    arguments = parse_json_lines(given) if isinstance(given, str) else given
+    accepted = [expected]
+    if isinstance(expected, list) and len(expected) == 1:
+        accepted += expected
+    if isinstance(expected, str) and (decoded := _decode_json(expected)) is not None:
         accepted.append(decoded)
-    return function_test(name, arguments if isinstance(arguments, list) else [arguments], accepted)
+    return make_function_test(
+        name, arguments if isinstance(arguments, list) else [arguments], accepted
+    )
 
 
-def _decoded(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

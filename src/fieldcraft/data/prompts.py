@@ -5,86 +5,88 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fieldcraft.data.formats.values import text_of
-from fieldcraft.data.records import Malformed, Record
+from fieldcraft.data.formats.values import extract_text
+from fieldcraft.data.records import Record, RecordError
 
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
 # Where an instruction before a question may end, and where one behind it begins.
 _COLON = re.compile(r".*:\s+", re.DOTALL)
 _BLANK_LINE = re.compile(r".*\n[ \t]*\n\s*", re.DOTALL)
-_FEW = 3
+_MIN_PROMPTS = 3
 _LAST_BLOCK = re.compile(r"\n[ \t]*\n.*", re.DOTALL)
 
 
-def prompt_of(record: Record) -> str:
+def extract_prompt(record: Record) -> str:
     """Return the user's message of a verl prompt, or a prompt that is a text; "" without either.
-    Raises Malformed for a conversation of several turns: its last message alone asks something
+    Raises RecordError for a conversation of several turns: its last message alone asks something
     else."""
     messages = record.get("prompt")
     if isinstance(messages, str):
         return messages
     if not isinstance(messages, list):
         return ""
-    asked = [m for m in messages if isinstance(m, dict) and m.get("role") in ("user", "human")]
-    if len(asked) > 1:
-        raise Malformed(
+    user_messages = [
+        m for m in messages if isinstance(m, dict) and m.get("role") in ("user", "human")
+    ]
+    if len(user_messages) > 1:
+        raise RecordError(
             "a prompt of several messages of the user",
             "its prompt is a conversation: write what the user asks in the end as 'question', with"
             " all that it needs.",
         )
-    content = asked[0].get("content") if asked else None
-    return text_of(content) if content else ""
+    content = user_messages[0].get("content") if user_messages else None
+    return extract_text(content) if content else ""
 
 
-def asked(prompts: Sequence[str]) -> list[str]:
+def strip_shared_instruction(prompts: Sequence[str]) -> list[str]:
     """Return the questions of prompts: what follows the last line of an instruction that is known,
     or what is left without the text that all prompts of a file begin with, up to its last colon or
     blank line, and without the paragraphs that all end with. A paragraph that asks something is the
     question, and stays."""
     others = [prompt for prompt in prompts if not _LAST_LINE.match(prompt)]
-    before, after = _before(others), _after(others)
+    prefix, suffix = _find_shared_prefix(others), _find_shared_suffix(others)
     return [
         found.string[found.end() :]
         if (found := _LAST_LINE.match(prompt))
-        else prompt.removeprefix(before).removesuffix(after)
+        else prompt.removeprefix(prefix).removesuffix(suffix)
         for prompt in prompts
     ]
 
 
-def asked_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Return the questions of prompts as `asked` does, where the prompts of a kind, such as
-    mathematics or code, end with paragraphs of their own."""
-    questions = asked(prompts)
+def strip_instructions_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Return the questions of prompts as `strip_shared_instruction` does, where the prompts of a
+    kind, such as mathematics or code, end with paragraphs of their own."""
+    questions = strip_shared_instruction(prompts)
     for kind in dict.fromkeys(kinds):
-        places = [place for place, other in enumerate(kinds) if other == kind]
-        after = _after([questions[place] for place in places])
-        for place in places:
-            questions[place] = questions[place].removesuffix(after)
+        indices = [index for index, other in enumerate(kinds) if other == kind]
+        suffix = _find_shared_suffix([questions[index] for index in indices])
+        for index in indices:
+            questions[index] = questions[index].removesuffix(suffix)
     return questions
 
 
-def _before(prompts: Sequence[str]) -> str:
+def _find_shared_prefix(prompts: Sequence[str]) -> str:
     """Return the beginning that all prompts share, up to the last colon with white space, or blank
     line."""
-    shared = _shared(prompts)
+    shared = _common_prefix(prompts)
     ends = [found.end() for found in (_COLON.match(shared),) if found]
     if (block := _BLANK_LINE.match(shared)) and "?" not in block.group():
         ends.append(block.end())
     return shared[: max(ends, default=0)]
 
 
-def _after(prompts: Sequence[str]) -> str:
+def _find_shared_suffix(prompts: Sequence[str]) -> str:
     """Return the paragraphs that all prompts end with, from the first blank line on. Fewer than
-    `_FEW` prompts may end alike by chance."""
-    if len(set(prompts)) < _FEW:
+    `_MIN_PROMPTS` prompts may end alike by chance."""
+    if len(set(prompts)) < _MIN_PROMPTS:
         return ""
-    shared = _shared([prompt[::-1] for prompt in prompts])[::-1]
+    shared = _common_prefix([prompt[::-1] for prompt in prompts])[::-1]
     found = _LAST_BLOCK.search(shared)
     return found.group() if found and "?" not in found.group() else ""
 
 
-def _shared(texts: Sequence[str]) -> str:
+def _common_prefix(texts: Sequence[str]) -> str:
     """Return the beginning that all texts share; nothing where there are no two."""
     if len(set(texts)) < 2:
         return ""

@@ -6,44 +6,50 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fieldcraft.data.program_tests import STDIN, UNIT, Meta, stdin_test
-from fieldcraft.data.written import value_in
+from fieldcraft.data.literals import parse_value
+from fieldcraft.data.program_tests import STDIN_TESTS_KEY, UNIT_TESTS_KEY, Metadata, make_stdin_test
 from fieldcraft.types import UserError
 
-MODULE = "solution"  # a file of pytest imports the program as this; here its names are known
+PROGRAM_MODULE = (
+    "solution"  # a file of pytest imports the program as this; here its names are known
+)
 
 
-def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
+def parse_kodcode_question(text: str, test: str, info: Any) -> tuple[str, Metadata]:
     """Return a question of KodCode with the declarations of its functions, which the tests call.
     Raises UserError or SyntaxError for tests that need pytest: nothing would run them."""
     module = ast.parse(test)
-    calls = "".join(f"{name}()\n" for name in _tests_in(module))
+    calls = "".join(f"{name}()\n" for name in _find_test_functions(module))
     if not calls:
         raise UserError("no function of the tests is called test_...; write them as 'unit_tests'.")
-    listed = value_in(info) if isinstance(info, str) else info
+    listed = parse_value(info) if isinstance(info, str) else info
     functions = listed if isinstance(listed, list) else []
-    declared = [f.get("function_declaration") for f in functions if isinstance(f, Mapping)]
-    shown = "\n".join(filter(None, declared))
-    question = f"{text.strip()}\n\nThe program must define:\n\n{shown}" if shown else text
-    tests = ast.unparse(ast.fix_missing_locations(_WithoutProgram(module).visit(module)))
-    return question, {UNIT: [f"{tests}\n\n{calls}"]}
+    declarations = [f.get("function_declaration") for f in functions if isinstance(f, Mapping)]
+    declaration_text = "\n".join(filter(None, declarations))
+    question = (
+        f"{text.strip()}\n\nThe program must define:\n\n{declaration_text}"
+        if declaration_text
+        else text
+    )
+    tests = ast.unparse(ast.fix_missing_locations(_ProgramImportRemover(module).visit(module)))
+    return question, {UNIT_TESTS_KEY: [f"{tests}\n\n{calls}"]}
 
 
-class _WithoutProgram(ast.NodeTransformer):
+class _ProgramImportRemover(ast.NodeTransformer):
     """Transformer that removes the imports of the program, whose names the tests know: `s.double`
     behind `import solution as s` becomes `double`, and a name given by `from` is kept."""
 
     def __init__(self, module: ast.Module) -> None:
         imports = [node for node in ast.walk(module) if isinstance(node, ast.Import)]
-        named = [alias for node in imports for alias in node.names if alias.name == MODULE]
+        named = [alias for node in imports for alias in node.names if alias.name == PROGRAM_MODULE]
         self._modules = {alias.asname or alias.name for alias in named}
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
-        others = [alias for alias in node.names if alias.name != MODULE]
+        others = [alias for alias in node.names if alias.name != PROGRAM_MODULE]
         return ast.Import(others) if others else ast.Pass()
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
-        if node.module != MODULE:
+        if node.module != PROGRAM_MODULE:
             return node
         named = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
         return ast.parse("\n".join(named) or "pass").body
@@ -59,7 +65,7 @@ class _WithoutProgram(ast.NodeTransformer):
         return node
 
 
-def _tests_in(module: ast.Module) -> Iterator[str]:
+def _find_test_functions(module: ast.Module) -> Iterator[str]:
     """Yield the names of the functions that are tests."""
     for node in ast.walk(module):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -79,7 +85,7 @@ def _tests_in(module: ast.Module) -> Iterator[str]:
                 raise UserError(f"nothing but pytest runs '{name}'; write it as 'unit_tests'.")
 
 
-def code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, Meta]:
+def parse_code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, Metadata]:
     """Return a question of CodeContests with its tests, the public ones first. Raises UserError or
     ValueError for a question about a picture, and for programs that read and write files."""
     if "<image>" in text:
@@ -90,5 +96,5 @@ def code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, M
     for key in ("public_tests", "private_tests", "generated_tests"):
         if group := record.get(key):
             pairs = zip(group["input"], group["output"], strict=True)
-            tests += [stdin_test(given, wanted) for given, wanted in pairs]
-    return text, {STDIN: tests}
+            tests += [make_stdin_test(given, expected) for given, expected in pairs]
+    return text, {STDIN_TESTS_KEY: tests}

@@ -14,90 +14,98 @@ from typing import Any
 
 import pyarrow.parquet
 
-from fieldcraft.data.cells import Misfit, rows_of_cells
-from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
-from fieldcraft.data.formats.tables import folder_records, is_folder
-from fieldcraft.data.sheets import is_workbook, rows_of_sheet
-from fieldcraft.data.written import opened
-from fieldcraft.hub.rows import local_file
-from fieldcraft.records.files import finite_json, write_text
-from fieldcraft.records.jsonl import NoObject, json_lines
-from fieldcraft.records.reading import reading, require_file
-from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey, repeated_in
+from fieldcraft.data.csv_files import MismatchedRow, read_csv_rows
+from fieldcraft.data.file_types import open_maybe_gzip, require_text_file, require_utf8
+from fieldcraft.data.formats.tables import is_dataset_folder, read_dataset_folder
+from fieldcraft.data.literals import parse_text_values
+from fieldcraft.data.xlsx_files import is_workbook, read_sheet_rows
+from fieldcraft.hub.dataset_files import resolve_data_file
+from fieldcraft.records.duplicate_keys import (
+    DuplicateKeyDecoder,
+    DuplicateKeyObject,
+    find_duplicates,
+)
+from fieldcraft.records.files import dump_finite_json, write_text
+from fieldcraft.records.jsonl import InvalidLine, iter_json_lines
+from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]
 
 
-class Malformed(Exception):
-    """Reason to leave a record out, as in "3 with REASON"; `sentence` may say more, with a
+class RecordError(Exception):
+    """Reason to leave a record out, as in "3 with REASON"; `message` may say more, with a
     remedy."""
 
-    def __init__(self, reason: str, sentence: str = "") -> None:
+    def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(reason)
-        self.sentence = sentence or f"it holds {reason}: correct or remove the record."
+        self.message = message or f"it holds {reason}: correct or remove the record."
 
 
-def hash_of(question: str) -> str:
+def make_question_id(question: str) -> str:
     """Return the id of a question that has none of its own."""
     return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
 
 
-def records(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
+def read_records(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
     """Yield (where it stands, object) for each record of a file in any of the formats. Lists and
     objects that a table holds as text are there as what they are. In place of a record that cannot
     be told from what is written, with a key that comes twice or with other cells than the header
     has, there is the reason to leave it out."""
-    for where, found in _as_written(path):
-        yield where, found if isinstance(found, Malformed) else opened(found)
+    for location, found in _read_raw_records(path):
+        yield location, found if isinstance(found, RecordError) else parse_text_values(found)
 
 
-def readable_records(path: Path) -> Iterator[tuple[str, Record]]:
+def read_valid_records(path: Path) -> Iterator[tuple[str, Record]]:
     """Yield the records without those that are to be left out: they show what a file holds."""
-    return ((where, found) for where, found in records(path) if not isinstance(found, Malformed))
+    return (
+        (location, found)
+        for location, found in read_records(path)
+        if not isinstance(found, RecordError)
+    )
 
 
-def understood(found: Record | Malformed) -> Record:
-    """Return a record. Raises the Malformed that stands in place of one."""
-    if isinstance(found, Malformed):
+def require_record(found: Record | RecordError) -> Record:
+    """Return a record. Raises the RecordError that stands in place of one."""
+    if isinstance(found, RecordError):
         raise found
     return found
 
 
-def _as_written(named: Path) -> Iterator[tuple[str, Record | Malformed]]:
-    path = local_file(named)
-    if is_folder(path):
-        for number, row in enumerate(folder_records(path), start=1):
+def _read_raw_records(source: Path) -> Iterator[tuple[str, Record | RecordError]]:
+    path = resolve_data_file(source)
+    if is_dataset_folder(path):
+        for number, row in enumerate(read_dataset_folder(path), start=1):
             yield f"{path}, row {number}", row
         return
     require_file(path, "give a .jsonl, .json, .parquet, .csv, .tsv or .xlsx file")
     if is_workbook(path):
-        for number, cells in rows_of_sheet(path):
+        for number, cells in read_sheet_rows(path):
             yield f"{path}, row {number}", cells
         return
-    refuse_foreign(path)
-    kind = kind_of(path)
-    if kind in _TABLES:
-        yield from _rows(path)
-    elif kind == ".json" and _is_whole(path):
-        for number, record in enumerate(_elements(path), start=1):
+    require_text_file(path)
+    suffix = get_suffix(path)
+    if suffix in _TABLE_SUFFIXES:
+        yield from _read_table_rows(path)
+    elif suffix == ".json" and _is_single_value(path):
+        for number, record in enumerate(_read_elements(path), start=1):
             yield f"{path}, element {number}", record
     else:
-        for number, found in json_lines(path):
-            yield f"{path}, line {number}", of_line(found)
+        for number, found in iter_json_lines(path):
+            yield f"{path}, line {number}", parse_line(found)
 
 
-def of_line(found: Record | RepeatedKey | NoObject) -> Record | Malformed:
+def parse_line(found: Record | DuplicateKeyObject | InvalidLine) -> Record | RecordError:
     """Return the object of a line of JSON, or the reason to leave it out."""
     match found:
-        case NoObject(fault):
-            return Malformed("a line that is no object of JSON", f"the line {fault}")
-        case RepeatedKey():
-            return key_twice(found)
+        case InvalidLine(fault):
+            return RecordError("a line that is not a JSON object", f"the line {fault}")
+        case DuplicateKeyObject():
+            return make_repeated_key_error(found)
     return found
 
 
-def kind_of(path: Path) -> str:
+def get_suffix(path: Path) -> str:
     """Return the ending that says how a file is written, such as .tsv, whether it is packed or
     not."""
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
@@ -105,61 +113,63 @@ def kind_of(path: Path) -> str:
 
 # -- tables ------------------------------------------------------------------------------------
 
-_TABLES = (".parquet", ".csv", ".tsv")
-_ROWS = 10_000  # that become objects at once
+_TABLE_SUFFIXES = (".parquet", ".csv", ".tsv")
+_ROWS_PER_BATCH = 10_000  # that become objects at once
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
+def _read_table_rows(path: Path) -> Iterator[tuple[str, Record | RecordError]]:
     """Yield the rows of a table, of which a part at a time becomes objects of Python."""
-    kind = kind_of(path)
-    with reading(path, f"give a whole {kind[1:]} file"):
-        if kind != ".parquet":
-            refuse_other_encoding(path)
-        rows: Iterator[Record | Misfit]
-        rows = _stored_rows(path) if kind == ".parquet" else rows_of_cells(path, kind)
+    suffix = get_suffix(path)
+    with raise_read_errors(path, f"give a whole {suffix[1:]} file"):
+        if suffix != ".parquet":
+            require_utf8(path)
+        rows: Iterator[Record | MismatchedRow]
+        rows = _read_parquet_rows(path) if suffix == ".parquet" else read_csv_rows(path, suffix)
         for number, row in enumerate(rows, start=1):
-            if isinstance(row, Misfit):
+            if isinstance(row, MismatchedRow):
                 # A mark that is not written twice may have made one row of several.
-                yield from ((f"{path}, line {line}", _misfit(row)) for line in row.lines)
+                yield from (
+                    (f"{path}, line {line}", _make_mismatch_error(row)) for line in row.lines
+                )
             else:
                 yield f"{path}, row {number}", row
 
 
-def _stored_rows(path: Path) -> Iterator[Record]:
-    for batch in pyarrow.parquet.read_table(path).to_batches(max_chunksize=_ROWS):
+def _read_parquet_rows(path: Path) -> Iterator[Record]:
+    for batch in pyarrow.parquet.read_table(path).to_batches(max_chunksize=_ROWS_PER_BATCH):
         yield from batch.to_pylist()
 
 
-def _misfit(row: Misfit) -> Malformed:
+def _make_mismatch_error(row: MismatchedRow) -> RecordError:
     """Return the reason to leave a row out. Nobody can tell which of its cells are missing, so the
     last ones are not taken for empty."""
-    more = "more" if row.cells > row.columns else "fewer"
-    return Malformed(
+    more = "more" if row.num_cells > row.num_columns else "fewer"
+    return RecordError(
         f"{more} cells than its header has columns",
-        f"its row has {row.cells} cells and the header {row.columns} columns: write an empty cell"
-        " for each that is missing, and a cell with a separator or a line break in quotation"
-        " marks.",
+        f"its row has {row.num_cells} cells and the header {row.num_columns} columns: write an"
+        " empty cell for each that is missing, and a cell with a separator or a line break in"
+        " quotation marks.",
     )
 
 
 # -- JSON --------------------------------------------------------------------------------------
 
-_WRAPPERS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
-_LISTS = (
+_WRAPPER_KEYS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
+_RECORD_LIST_KEYS = (
     *("train", "validation", "valid", "val", "dev", "test"),
     *("questions", "examples", "records", "rows", "items", "samples", "instances"),
 )
-_OF_A_RECORD = {"question", "Question", "problem", "query", "prompt", "messages", "conversations"}
+_RECORD_KEYS = {"question", "Question", "problem", "query", "prompt", "messages", "conversations"}
 
 
-def _is_whole(path: Path) -> bool:
+def _is_single_value(path: Path) -> bool:
     """Tell whether a .json file is one value, and not a line for each record."""
-    with open_packed(path) as file:
+    with open_maybe_gzip(path) as file:
         line = file.readline().lstrip(b"\xef\xbb\xbf")
         while line and not line.strip():
             line = file.readline()
-        more = any(other.strip() for other in file)
-    if line.lstrip().startswith(b"[") or not more:
+        has_more = any(other.strip() for other in file)
+    if line.lstrip().startswith(b"[") or not has_more:
         return True
     try:
         json.loads(line)
@@ -168,30 +178,32 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-def _elements(path: Path) -> Iterator[Record | Malformed]:
+def _read_elements(path: Path) -> Iterator[Record | RecordError]:
     """Yield the records of a JSON value: an array, or what one object wraps."""
-    decoder = ObjectDecoder()
-    with reading(path, "fix the file"), open_packed(path) as file:
+    decoder = DuplicateKeyDecoder()
+    with raise_read_errors(path, "fix the file"), open_maybe_gzip(path) as file:
         value = decoder.decode(file.read().decode("utf-8-sig"))
-    elements = _wrapped(value, path) if isinstance(value, dict) else value
+    elements = _unwrap(value, path) if isinstance(value, dict) else value
     if not isinstance(elements, list):
-        raise UserError(f"{path} is no list of records; give an array of objects, or one a line.")
-    inside = {id(found) for found in repeated_in(elements)} if decoder.repeated else ()
-    for found in decoder.repeated:
+        raise UserError(
+            f"{path} is not a list of records; write an array of objects, or JSON lines."
+        )
+    inside = {id(found) for found in find_duplicates(elements)} if decoder.duplicates else ()
+    for found in decoder.duplicates:
         if id(found) not in inside:
             raise UserError(
                 f"{path} has the key '{found.key}' twice in an object around its records; keep one"
                 " of them."
             )
     for element in elements:
-        twice = repeated_in(element) if inside else []
+        repeated_keys = find_duplicates(element) if inside else []
         if _is_dialogue(element):
             element = {"conversations": element}
         if isinstance(element, dict):
-            yield key_twice(twice[0]) if twice else element
+            yield make_repeated_key_error(repeated_keys[0]) if repeated_keys else element
         else:
-            yield Malformed(
-                "an element that is no object", "it is not an object; fix or remove it."
+            yield RecordError(
+                "an element that is not an object", "it is not an object; fix or remove it."
             )
 
 
@@ -201,19 +213,19 @@ def _is_dialogue(element: Any) -> bool:
     return bool(turns) and all(isinstance(turn, dict) and "from" in turn for turn in turns)
 
 
-def key_twice(found: RepeatedKey) -> Malformed:
+def make_repeated_key_error(found: DuplicateKeyObject) -> RecordError:
     """Return the reason to leave out a record that holds an object with a key that comes twice."""
-    return Malformed(
+    return RecordError(
         f"the key '{found.key}' twice",
         f"it has the key '{found.key}' twice: keep one of them, or remove the record.",
     )
 
 
-def _wrapped(value: Record, path: Path) -> list[Any]:
-    for key in _WRAPPERS:
+def _unwrap(value: Record, path: Path) -> list[Any]:
+    for key in _WRAPPER_KEYS:
         if isinstance(inside := value.get(key), list):
             return inside
-    if lists := _lists_of_records(value):
+    if lists := _find_record_list_keys(value):
         if len(lists) > 1:
             raise UserError(
                 f"{path} holds {len(lists)} lists of records, {' and '.join(map(repr, lists))}:"
@@ -228,20 +240,20 @@ def _wrapped(value: Record, path: Path) -> list[Any]:
     return [value]
 
 
-def _lists_of_records(value: Record) -> list[str]:
+def _find_record_list_keys(value: Record) -> list[str]:
     """Return the keys of an object under which lists of records stand, as the splits of a data
     set."""
-    if _OF_A_RECORD & value.keys():
+    if _RECORD_KEYS & value.keys():
         return []
-    found = {key: value[key] for key in _LISTS if isinstance(value.get(key), list)}
+    found = {key: value[key] for key in _RECORD_LIST_KEYS if isinstance(value.get(key), list)}
     return [key for key, rows in found.items() if rows and all(isinstance(r, dict) for r in rows)]
 
 
-def first(record: Record, keys: Sequence[str]) -> Any:
+def first_filled(record: Record, keys: Sequence[str]) -> Any:
     """Return the value of the first key that the record fills, None without any."""
     return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
 
 
-def write_array(path: Path, found: Sequence[Record]) -> None:
+def write_json_array(path: Path, rows: Sequence[Record]) -> None:
     """Write a JSON array, whole or not at all."""
-    write_text(path, [finite_json(path, found, ensure_ascii=False, indent=1) + "\n"])
+    write_text(path, [dump_finite_json(path, rows, ensure_ascii=False, indent=1) + "\n"])

@@ -13,22 +13,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.data.duplicates import Alike
-from fieldcraft.data.filters import KEPT, MOST_COPIES, Chain, FilterContext, Verdict
-from fieldcraft.data.sources import read_tasks
-from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.records.words import words
-from fieldcraft.rewards.answers import compared
-from fieldcraft.types import Action, Role, UserError
+from fieldcraft.data.duplicates import NearDuplicateIndex
+from fieldcraft.data.filters import KEEP, MAX_COPIES, Demonstration, FilterContext, FilterDecision
+from fieldcraft.data.tasks import read_tasks
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.records.words import split_words
+from fieldcraft.rewards.answers import normalise_or_raw
+from fieldcraft.types import ThoughtRole, ToolCall, UserError
 from fieldcraft.web.blocking import has_canary
 
-WORDS_OF_A_REPETITION = 8  # shorter thoughts, such as "I must search.", may come again
-NGRAM = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
+MIN_REPEATED_WORDS = 8  # shorter thoughts, such as "I must search.", may come again
+NGRAM_WORDS = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
 
 
-class Complexity:
-    """Filter that leaves out chains with too few interactions (`Chain.interactions`), or with too
-    few calls."""
+class ComplexityFilter:
+    """Filter that leaves out chains with too few interactions, or with too few calls; see
+    `Demonstration.num_interactions`."""
 
     def __init__(
         self, least: PositiveInt = 5, count: Literal["interactions", "calls"] = "interactions"
@@ -37,9 +37,11 @@ class Complexity:
         self.least = least
         self.count = count
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        found = len(chain.calls) if self.count == "calls" else chain.interactions
-        return Verdict(found >= self.least, self.reason)
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        found = (
+            len(demonstration.calls) if self.count == "calls" else demonstration.num_interactions
+        )
+        return FilterDecision(found >= self.least, self.reason)
 
 
 class ToolsFilter:
@@ -49,104 +51,120 @@ class ToolsFilter:
         self.reason = f"fewer than {least} different tools"
         self.least = least
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        return Verdict(len({call.tool for call in chain.calls}) >= self.least, self.reason)
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        return FilterDecision(
+            len({call.tool for call in demonstration.calls}) >= self.least, self.reason
+        )
 
 
 class HopsFilter:
     """Filter that leaves out chains with fewer than `least` or more than `most` hops; see
-    `Chain.hops`."""
+    `Demonstration.num_hops`."""
 
     def __init__(self, least: PositiveInt = 5, most: PositiveInt = 20) -> None:
         """Raise UserError for a range without any number in it."""
         if least > most:
             raise UserError(
-                f"the filter 'hops' keeps nothing from {least} to {most}: raise its setting 'most'."
+                f"the range {least} to {most} of the filter 'hops' is empty: raise its 'most'."
             )
         self.least, self.most = least, most
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        if chain.hops > self.most:
-            return Verdict(0, f"more than {self.most} hops")
-        return Verdict(chain.hops >= self.least, f"fewer than {self.least} hops")
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        if demonstration.num_hops > self.most:
+            return FilterDecision(0, f"more than {self.most} hops")
+        return FilterDecision(demonstration.num_hops >= self.least, f"fewer than {self.least} hops")
 
 
-async def wrong(chain: Chain, context: FilterContext) -> Verdict:
+async def drop_wrong(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
     """Leave out answers that are wrong, and those that nothing can grade."""
-    if chain.answer is None:
-        return Verdict(0, "no answer")
-    right = await context.verdict(chain)
-    return Verdict(right is True, "nothing can grade it" if right is None else "a wrong answer")
+    if demonstration.answer is None:
+        return FilterDecision(0, "no answer")
+    is_correct = await context.grade(demonstration)
+    return FilterDecision(
+        is_correct is True, "nothing can grade it" if is_correct is None else "a wrong answer"
+    )
 
 
-def redundant(chain: Chain, context: FilterContext) -> Verdict:
+def drop_redundant(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
     """Leave out chains in which a call, or a thought of several words, comes again. A plan may: it
     is what is left to do after an error."""
-    calls = Counter(map(_same_call, chain.calls))
+    calls = Counter(map(_canonical_call, demonstration.calls))
     if calls and max(calls.values()) > 1:
-        return Verdict(0, "a call comes again")
-    thoughts = Counter(tuple(words(text)) for role, text in chain.blocks if role is Role.THINK)
-    again = (thought for thought, count in thoughts.items() if count > 1)
-    if any(len(thought) >= WORDS_OF_A_REPETITION for thought in again):
-        return Verdict(0, "a thought comes again")
-    return KEPT
+        return FilterDecision(0, "a call comes again")
+    thoughts = Counter(
+        tuple(split_words(text)) for role, text in demonstration.blocks if role is ThoughtRole.THINK
+    )
+    repeated = (thought for thought, count in thoughts.items() if count > 1)
+    if any(len(thought) >= MIN_REPEATED_WORDS for thought in repeated):
+        return FilterDecision(0, "a thought comes again")
+    return KEEP
 
 
-def _same_call(action: Action) -> str:
+def _canonical_call(action: ToolCall) -> str:
     """Return a call in a form that tells whether two are the same: those that differ in white space
     and capitals alone are."""
-    plain = {
+    normalised = {
         name: " ".join(value.lower().split()) if isinstance(value, str) else value
         for name, value in action.arguments.items()
     }
-    return f"{action.tool} {json.dumps(plain, sort_keys=True)}"
+    return f"{action.tool} {json.dumps(normalised, sort_keys=True)}"
 
 
-def off_grammar(chain: Chain, context: FilterContext) -> Verdict:
+def drop_off_grammar(demonstration: Demonstration, context: FilterContext) -> FilterDecision:
     """Leave out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
     grammar."""
     try:
-        trajectory = encode_demonstration(chain.task, chain.steps, context.dialect, [])
+        trajectory = encode_demonstration(
+            demonstration.task, demonstration.steps, context.dialect, []
+        )
     except UserError:
-        return Verdict(0, f"the dialect {context.dialect.name} cannot write it")
-    return Verdict(trajectory.well_formed, f"off the grammar of {context.dialect.name}")
+        return FilterDecision(0, f"the dialect {context.dialect.name} cannot write it")
+    return FilterDecision(trajectory.well_formed, f"off the grammar of {context.dialect.name}")
 
 
-class Reflection:
+class ReflectionFilter:
     """Filter that keeps every chain with a reflection, and this share of those without one."""
 
     def __init__(self, share: Annotated[float, Field(ge=0, le=1)]) -> None:
         self.share = share
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        return Verdict(chain.reflects or context.draw < self.share, "no reflection")
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        return FilterDecision(
+            demonstration.has_reflection or context.draw < self.share, "no reflection"
+        )
 
 
-class Corrected:
+class CorrectionFilter:
     """Filter that repeats chains with a right answer on whose way an error was found and
     repaired."""
 
-    def __init__(self, times: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 2) -> None:
+    def __init__(self, times: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 2) -> None:
         self.times = times
 
-    async def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        repaired = chain.corrects and await context.verdict(chain) is True
-        return Verdict(self.times if repaired else 1)
+    async def __call__(
+        self, demonstration: Demonstration, context: FilterContext
+    ) -> FilterDecision:
+        repaired = demonstration.has_repaired_error and await context.grade(demonstration) is True
+        return FilterDecision(self.times if repaired else 1)
 
 
-class NearDuplicates:
+class NearDuplicateFilter:
     """Filter that leaves out a chain whose question is like an earlier one with the same answer.
     Questions with other answers differ in what matters, however alike their words are."""
 
     def __init__(self, similarity: Annotated[float, Field(gt=0, le=1)] = 0.8) -> None:
-        self.seen: defaultdict[frozenset[str], Alike] = defaultdict(lambda: Alike(similarity))
+        self.indexes: defaultdict[frozenset[str], NearDuplicateIndex] = defaultdict(
+            lambda: NearDuplicateIndex(similarity)
+        )
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        alike = self.seen[frozenset(map(compared, chain.task.answers))]
-        return Verdict(not alike.met(chain.task.question), "like an earlier question")
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        index = self.indexes[frozenset(map(normalise_or_raw, demonstration.task.answers))]
+        return FilterDecision(
+            not index.check_and_add(demonstration.task.question), "like an earlier question"
+        )
 
 
-class Contaminated:
+class ContaminationFilter:
     """Filter that leaves out chains whose questions share words with a question of a benchmark, and
     chains with a canary string.
 
@@ -157,24 +175,28 @@ class Contaminated:
     def __init__(
         self,
         files: tuple[Path, ...] = (),
-        words: PositiveInt = NGRAM,
+        words: PositiveInt = NGRAM_WORDS,
         canaries: tuple[str, ...] = (),
     ) -> None:
         """Raise UserError for a file that is missing, or holds no questions."""
         self.words = words
         self.canaries = canaries
-        asked = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
-        self.taken = {ngram for question in asked for ngram in self._ngrams(question)}
+        questions = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
+        self.benchmark_ngrams = {
+            ngram for question in questions for ngram in self._ngrams(question)
+        }
 
     def _ngrams(self, text: str) -> Iterator[str]:
         """Yield all runs of so many words; the whole text if it has fewer."""
-        found = words(text)
+        found = split_words(text)
         for start in range(max(len(found) - self.words, 0) + 1):
             yield " ".join(found[start : start + self.words])
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        text = chain.text
+    def __call__(self, demonstration: Demonstration, context: FilterContext) -> FilterDecision:
+        text = demonstration.text
         if has_canary(text) or any(canary in text for canary in self.canaries):
-            return Verdict(0, "a canary string")
-        met = not self.taken.isdisjoint(self._ngrams(chain.task.question))
-        return Verdict(not met, "in a benchmark")
+            return FilterDecision(0, "a canary string")
+        is_contaminated = not self.benchmark_ngrams.isdisjoint(
+            self._ngrams(demonstration.task.question)
+        )
+        return FilterDecision(not is_contaminated, "in a benchmark")

@@ -17,122 +17,123 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from fieldcraft.config.collection import Select
-from fieldcraft.data.duplicates import normal_form
-from fieldcraft.data.funnel import Cut, Example
-from fieldcraft.records.files import append_text, finite_json, make_folder
-from fieldcraft.records.jsonl import parse_object, whole_lines
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import take_out
+from fieldcraft.config.collection import SelectConfig
+from fieldcraft.data.duplicates import normalise_text
+from fieldcraft.data.funnel import CardExample, FilterStage
+from fieldcraft.records.files import append_text, dump_finite_json, make_folder
+from fieldcraft.records.jsonl import parse_object, read_complete_lines
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_line_removal
 from fieldcraft.types import Task, UserError
 
-TOOLLESS, SOLVER = "toolless", "solver"
+CLOSED_BOOK, SOLVER = "toolless", "solver"
 EVALUATION, TRAINING = "evaluation", "training"  # whose closed-book rates a run may measure
-OVERLAP = "asked in supervised training"
-KNOWN = "right too often without tools"
-SOLVED = "always right with tools"
-UNGRADED = "answers that nothing can grade"
+OVERLAP_REASON = "asked in supervised training"
+KNOWN_REASON = "right too often without tools"
+SOLVED_REASON = "always right with tools"
+UNGRADED_REASON = "answers that nothing can grade"
 
 
-class Tally(NamedTuple):
+class SampleTally(NamedTuple):
     """Number of samples of a question that are right, of those that could be graded."""
 
-    right: int
-    of: int
+    num_correct: int
+    num_graded: int
 
     @property
     def rate(self) -> float | None:
-        return self.right / self.of if self.of else None
+        return self.num_correct / self.num_graded if self.num_graded else None
 
-    def reason(self, most: float, too_often: str) -> str:
-        """Return why the question is left out; "" where no more than the share `most` is right."""
+    def rejection_reason(self, max_rate: float, reason: str) -> str:
+        """Return why the question is left out; "" where no more than the share `max_rate` is
+        right."""
         if self.rate is None:
-            return UNGRADED
-        return too_often if self.rate > most else ""
+            return UNGRADED_REASON
+        return reason if self.rate > max_rate else ""
 
 
-class _Line(NamedTuple):
+class _TallyLine(NamedTuple):
     who: str
     id: str
     right: int
     of: int
 
 
-class Tallies:
+class TallyJournal:
     """The tallies of all questions in a journal, a line each as it is made."""
 
     def __init__(self, path: Path) -> None:
         """Read what is there. Raises UserError where that is damaged."""
         self.path = path
-        self.found: dict[tuple[str, str], Tally] = {}
+        self.tallies: dict[tuple[str, str], SampleTally] = {}
         make_folder(path.parent)
-        for number, text in enumerate(whole_lines(path), start=1):
-            where = f"{path}, line {number}"
-            record = parse_object(text, where)
-            with reading(
-                where,
-                f"{take_out(path)}, to sample the question anew",
+        for number, text in enumerate(read_complete_lines(path), start=1):
+            location = f"{path}, line {number}"
+            record = parse_object(text, location)
+            with raise_read_errors(
+                location,
+                f"{advise_line_removal(path)}, to sample the question anew",
             ):
-                line = TypeAdapter(_Line).validate_python(record)
-                self.found[line.who, line.id] = Tally(line.right, line.of)
+                line = TypeAdapter(_TallyLine).validate_python(record)
+                self.tallies[line.who, line.id] = SampleTally(line.right, line.of)
 
-    def append(self, who: str, task: Task, tally: Tally) -> None:
-        record = _Line(who, task.id, *tally)._asdict()
-        append_text(self.path, f"{finite_json(self.path, record)}\n")
-        self.found[who, task.id] = tally
+    def append(self, model: str, task: Task, tally: SampleTally) -> None:
+        record = _TallyLine(model, task.id, *tally)._asdict()
+        append_text(self.path, f"{dump_finite_json(self.path, record)}\n")
+        self.tallies[model, task.id] = tally
 
-    def of(self, who: str) -> dict[str, Tally]:
+    def get_tallies(self, model: str) -> dict[str, SampleTally]:
         """Return question -> tally."""
-        return {task: tally for (name, task), tally in self.found.items() if name == who}
+        return {task: tally for (name, task), tally in self.tallies.items() if name == model}
 
 
-async def sample(
-    tallies: Tallies,
-    who: str,
+async def sample_answers(
+    tallies: TallyJournal,
+    model: str,
     tasks: Sequence[Task],
     samples: int,
     concurrency: int,
-    is_right: Callable[[Task, str], Awaitable[bool | None]],
+    is_correct: Callable[[Task, str], Awaitable[bool | None]],
     on_task: Callable[[int], None],
 ) -> None:
     """Sample every question that has no tally yet.
 
     Args:
         tallies: what is sampled already, and what this adds to.
-        who: answers.
+        model: the name of the model that answers.
         tasks: the questions.
         samples: of each question.
         concurrency: samples side by side, about.
-        is_right: makes the sample with this key, and tells whether it is right; None where
+        is_correct: makes the sample with this key, and tells whether it is right; None where
             nothing can grade it.
         on_task: is told how many questions are done.
     """
-    known = tallies.of(who)
-    left = [task for task in tasks if task.id not in known]
-    gate = asyncio.Semaphore(max(1, concurrency // samples))
-    done = len(tasks) - len(left)
-    on_task(done)
+    sampled = tallies.get_tallies(model)
+    pending = [task for task in tasks if task.id not in sampled]
+    semaphore = asyncio.Semaphore(max(1, concurrency // samples))
+    num_done = len(tasks) - len(pending)
+    on_task(num_done)
 
-    async def work(task: Task) -> None:
-        nonlocal done
-        async with gate:
-            keys = (f"{who}/{task.id}/{number}" for number in range(samples))
-            found = await asyncio.gather(*(is_right(task, key) for key in keys))
-        graded = [right for right in found if right is not None]
-        tallies.append(who, task, Tally(sum(graded), len(graded)))
-        done += 1
-        on_task(done)
+    async def sample_task(task: Task) -> None:
+        nonlocal num_done
+        async with semaphore:
+            keys = (f"{model}/{task.id}/{number}" for number in range(samples))
+            found = await asyncio.gather(*(is_correct(task, key) for key in keys))
+        graded = [verdict for verdict in found if verdict is not None]
+        tallies.append(model, task, SampleTally(sum(graded), len(graded)))
+        num_done += 1
+        on_task(num_done)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for task in left:
-                group.create_task(work(task))
+            for task in pending:
+                group.create_task(sample_task(task))
     except ExceptionGroup as errors:
         mistakes = errors.subgroup(UserError)
         raise mistakes.exceptions[0] if mistakes else errors from None
 
 
-def with_rates(tasks: Sequence[Task], tallies: Mapping[str, Tally]) -> list[Task]:
+def add_closed_book_rates(tasks: Sequence[Task], tallies: Mapping[str, SampleTally]) -> list[Task]:
     """Return the questions with their closed-book rates in the metadata, where `Task.is_known`
     finds them; those without a rate stay as they are."""
     rates = {identity: tally.rate for identity, tally in tallies.items()}
@@ -144,48 +145,63 @@ def with_rates(tasks: Sequence[Task], tallies: Mapping[str, Tally]) -> list[Task
     ]
 
 
-class Selected(NamedTuple):
+class SelectionResult(NamedTuple):
     """Questions that are kept, those that are not with the reason, and the counts."""
 
-    kept: list[Task]
+    selected: list[Task]
     dropped: list[tuple[Task, str, str]]  # question, rule, reason
-    cuts: list[Cut]
+    stages: list[FilterStage]
 
     @property
-    def examples(self) -> list[Example]:
-        kept = [Example("", "", task.question, task.answers) for task in self.kept]
-        left = [Example(rule, why, t.question, t.answers) for t, rule, why in self.dropped]
-        return [*kept, *left]
+    def examples(self) -> list[CardExample]:
+        selected = [CardExample("", "", task.question, task.answers) for task in self.selected]
+        rejected = [
+            CardExample(rule, reason, t.question, t.answers) for t, rule, reason in self.dropped
+        ]
+        return [*selected, *rejected]
 
 
-def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selected:
+def drop_trained(
+    trained: Set[str], tasks: Sequence[Task], settings: SelectConfig
+) -> SelectionResult:
     """Apply the first rule: no question of supervised training stays, unless `overlap` is to be
     kept. `trained` are such questions in their normal form."""
-    apart = settings.overlap == "drop"
-    reasons = [OVERLAP if apart and normal_form(t.question) in trained else "" for t in tasks]
-    return _cut("overlap", {"overlap": settings.overlap}, tasks, reasons)
+    drops_overlap = settings.overlap == "drop"
+    reasons = [
+        OVERLAP_REASON if drops_overlap and normalise_text(t.question) in trained else ""
+        for t in tasks
+    ]
+    return _apply_reasons("overlap", {"overlap": settings.overlap}, tasks, reasons)
 
 
-def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
+def drop_known(
+    tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
+) -> SelectionResult:
     """Apply the second rule: r_q is known and at most `most`, and is noted in the metadata as
     `closed_book`."""
-    noted = with_rates(tasks, tallies)
-    reasons = [tallies[task.id].reason(settings.most, KNOWN) for task in tasks]
-    return _cut(TOOLLESS, {"samples": settings.samples, "most": settings.most}, noted, reasons)
+    tasks_with_rates = add_closed_book_rates(tasks, tallies)
+    reasons = [tallies[task.id].rejection_reason(settings.most, KNOWN_REASON) for task in tasks]
+    return _apply_reasons(
+        CLOSED_BOOK, {"samples": settings.samples, "most": settings.most}, tasks_with_rates, reasons
+    )
 
 
-def not_solved(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
+def drop_solved(
+    tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
+) -> SelectionResult:
     """Apply the third rule: some of the samples of the model with tools are wrong."""
-    most = (settings.rollouts - 1) / settings.rollouts  # one that is wrong is enough
-    reasons = [tallies[task.id].reason(most, SOLVED) for task in tasks]
-    return _cut(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)
+    max_rate = (settings.rollouts - 1) / settings.rollouts  # one that is wrong is enough
+    reasons = [tallies[task.id].rejection_reason(max_rate, SOLVED_REASON) for task in tasks]
+    return _apply_reasons(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)
 
 
-def _cut(
+def _apply_reasons(
     name: str, settings: Mapping[str, object], tasks: Sequence[Task], reasons: Sequence[str]
-) -> Selected:
+) -> SelectionResult:
     pairs = list(zip(tasks, reasons, strict=True))
-    kept = [task for task, reason in pairs if not reason]
+    selected = [task for task, reason in pairs if not reason]
     counts = Counter(filter(None, reasons))
-    cut = Cut(name, dict(settings), len(tasks), len(kept), dict(counts))
-    return Selected(kept, [(task, name, reason) for task, reason in pairs if reason], [cut])
+    stage = FilterStage(name, dict(settings), len(tasks), len(selected), dict(counts))
+    return SelectionResult(
+        selected, [(task, name, reason) for task, reason in pairs if reason], [stage]
+    )

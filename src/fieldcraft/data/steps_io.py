@@ -19,55 +19,55 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.data.records import kind_of
-from fieldcraft.dialects.demonstrations import answered_calls
-from fieldcraft.records.jsonl import json_lines, read_json_lines, write_json_lines
-from fieldcraft.records.meta import checked_meta
-from fieldcraft.records.reading import reading
+from fieldcraft.data.records import get_suffix
+from fieldcraft.dialects.encoding import build_call_records
+from fieldcraft.records.jsonl import iter_json_lines, read_json_lines, write_json_lines
+from fieldcraft.records.meta import validate_meta
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import (
-    Action,
     Answer,
     Author,
+    DemoStep,
     Observation,
-    Role,
     Segment,
     Status,
-    Step,
     Task,
     Thought,
+    ThoughtRole,
+    ToolCall,
     Trajectory,
     UserError,
 )
 
-Record = dict[str, Any]
-RIGHT = "right"  # of the metadata: the verdict on the answer, where it was graded
+DemonstrationRecord = dict[str, Any]
+CORRECT_KEY = "right"  # of the metadata: the verdict on the answer, where it was graded
 
 
 @dataclass(frozen=True, slots=True)
-class StepPair:
+class ContrastivePair:
     """Two ways to go on after `before`: `chosen` is right and `rejected` is not."""
 
     task: Task
-    before: tuple[Step, ...]
-    chosen: tuple[Step, ...]
-    rejected: tuple[Step, ...]
+    before: tuple[DemoStep, ...]
+    chosen: tuple[DemoStep, ...]
+    rejected: tuple[DemoStep, ...]
 
     @property
-    def acts(self) -> bool:
+    def chooses_tool(self) -> bool:
         """Return whether the chosen way uses a tool."""
-        return any(isinstance(step, Action) for step in self.chosen)
+        return any(isinstance(step, ToolCall) for step in self.chosen)
 
 
-def step_records(steps: Sequence[Step]) -> list[Record]:
-    """Return the steps as JSON values; `read_steps` gives them back."""
-    return [_record(step) for step in steps]
+def serialise_steps(steps: Sequence[DemoStep]) -> list[DemonstrationRecord]:
+    """Return the steps as JSON values; `parse_steps` gives them back."""
+    return [_serialise_step(step) for step in steps]
 
 
-def _record(step: Step) -> Record:
+def _serialise_step(step: DemoStep) -> DemonstrationRecord:
     match step:
         case Thought(text, role):
-            return {"thought": text} | ({} if role is Role.THINK else {"role": role.value})
-        case Action(tool, arguments):
+            return {"thought": text} | ({} if role is ThoughtRole.THINK else {"role": role.value})
+        case ToolCall(tool, arguments):
             return {"action": tool, "arguments": arguments}
         case Observation(text):
             return {"observation": text}
@@ -75,106 +75,115 @@ def _record(step: Step) -> Record:
             return {"answer": text}
 
 
-def read_steps(records: Any, where: str) -> tuple[Step, ...]:
-    """Read the steps that `step_records` wrote. Raises UserError, which says `where`, for anything
-    else."""
+def parse_steps(records: Any, location: str) -> tuple[DemoStep, ...]:
+    """Read the steps that `serialise_steps` wrote. Raises UserError, which says `location`, for
+    anything else."""
     if not isinstance(records, list):
-        raise UserError(f"{where}: there is no list of steps; give a file that fieldcraft wrote.")
-    return tuple(_step(record, where) for record in records)
+        raise UserError(
+            f"{location}: there is not a list of steps; give a file that fieldcraft wrote."
+        )
+    return tuple(_parse_step(record, location) for record in records)
 
 
-def _step(record: Any, where: str) -> Step:
+def _parse_step(record: Any, location: str) -> DemoStep:
     match record:
-        case {"thought": str(text)} if (role := record.get("role", Role.THINK)) in list(Role):
-            return Thought(text, Role(role))
+        case {"thought": str(text)} if (role := record.get("role", ThoughtRole.THINK)) in list(
+            ThoughtRole
+        ):
+            return Thought(text, ThoughtRole(role))
         case {"action": str(tool), "arguments": dict(arguments)}:
-            return Action(tool, arguments)
+            return ToolCall(tool, arguments)
         case {"observation": str(text)}:
             return Observation(text)
         case {"answer": str(text)}:
             return Answer(text)
     raise UserError(
-        f"{where}: {json.dumps(record)[:80]} is no step; write a thought, an action with arguments,"
-        " an observation or an answer."
+        f"{location}: {json.dumps(record)[:80]} is not a step; write a thought, an action with"
+        " arguments, an observation or an answer."
     )
 
 
 # -- files -------------------------------------------------------------------------------------
 
 
-def write_demonstrations(path: Path, shown: Iterable[tuple[Task, Sequence[Step]]]) -> None:
+def write_demonstrations(
+    path: Path, demonstrations: Iterable[tuple[Task, Sequence[DemoStep]]]
+) -> None:
     """Write demonstrations, whole or not at all."""
-    write_json_lines(path, (demonstration_record(task, steps) for task, steps in shown))
+    write_json_lines(path, (serialise_demonstration(task, steps) for task, steps in demonstrations))
 
 
-def demonstration_record(task: Task, steps: Sequence[Step]) -> Record:
+def serialise_demonstration(task: Task, steps: Sequence[DemoStep]) -> DemonstrationRecord:
     """Return the line of a demonstration."""
-    return {**_question(task), "steps": step_records(steps)}
+    return {**_question_fields(task), "steps": serialise_steps(steps)}
 
 
-def write_pairs(path: Path, pairs: Iterable[StepPair]) -> None:
+def write_pairs(path: Path, pairs: Iterable[ContrastivePair]) -> None:
     """Write pairs, whole or not at all."""
     write_json_lines(
         path,
         (
             {
-                **_question(pair.task),
-                "before": step_records(pair.before),
-                "chosen": step_records(pair.chosen),
-                "rejected": step_records(pair.rejected),
+                **_question_fields(pair.task),
+                "before": serialise_steps(pair.before),
+                "chosen": serialise_steps(pair.chosen),
+                "rejected": serialise_steps(pair.rejected),
             }
             for pair in pairs
         ),
     )
 
 
-def holds_steps(path: Path) -> bool:
+def is_demonstration_file(path: Path) -> bool:
     """Return whether a file is one that `write_demonstrations` wrote, as its first record tells."""
-    if kind_of(path) != ".jsonl":
+    if get_suffix(path) != ".jsonl":
         return False
-    found = (record for _, record in json_lines(path) if isinstance(record, dict))
+    found = (record for _, record in iter_json_lines(path) if isinstance(record, dict))
     return "steps" in next(found, {})
 
 
-def read_demonstrations(path: Path) -> list[tuple[Task, list[Step]]]:
+def read_demonstrations(path: Path) -> list[tuple[Task, list[DemoStep]]]:
     """Read what `write_demonstrations` wrote. Raises UserError naming the file and the line."""
     return [
-        (task, list(read_steps(record.get("steps"), where))) for task, where, record in _read(path)
+        (task, list(parse_steps(record.get("steps"), location)))
+        for task, location, record in _read_lines(path)
     ]
 
 
-def read_pairs(path: Path) -> list[StepPair]:
+def read_pairs(path: Path) -> list[ContrastivePair]:
     """Read what `write_pairs` wrote. Raises UserError naming the file and the line."""
     pairs = []
-    for task, where, record in _read(path):
+    for task, location, record in _read_lines(path):
         before, chosen, rejected = (
-            read_steps(record.get(part), where) for part in ("before", "chosen", "rejected")
+            parse_steps(record.get(part), location) for part in ("before", "chosen", "rejected")
         )
         if not chosen or not rejected:
-            raise UserError(f"{where}: one side of the pair is empty; remove the line.")
-        pairs.append(StepPair(task, before, chosen, rejected))
+            raise UserError(f"{location}: one side of the pair is empty; remove the line.")
+        pairs.append(ContrastivePair(task, before, chosen, rejected))
     return pairs
 
 
 # -- a view ------------------------------------------------------------------------------------
 
 
-def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
+def make_untokenised_trajectory(task: Task, steps: Sequence[DemoStep]) -> Trajectory:
     """Return the steps as a trajectory to grade or to look at: texts without tokens, and the calls.
     What it says of its answer is what was noted when that was graded."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
-    trajectory.calls += answered_calls(steps)
+    trajectory.calls += build_call_records(steps)
     for before, step in pairwise((None, *steps)):
         author, text = Author.POLICY, ""
         match step:
             case Thought(text, role):
-                text = text if role is Role.THINK else f"<{role}>{text}</{role}>"
+                text = text if role is ThoughtRole.THINK else f"<{role}>{text}</{role}>"
                 text = f"\n{text}" if isinstance(before, Thought) else text
-            case Action(tool, arguments):
+            case ToolCall(tool, arguments):
                 values = list(arguments.values())
-                plain = len(values) == 1 and isinstance(values[0], str)
-                shown = values[0] if plain else json.dumps(arguments, ensure_ascii=False)
-                text = f"\n<{tool}>{shown}</{tool}>"
+                is_single_text = len(values) == 1 and isinstance(values[0], str)
+                argument_text = (
+                    values[0] if is_single_text else json.dumps(arguments, ensure_ascii=False)
+                )
+                text = f"\n<{tool}>{argument_text}</{tool}>"
             case Observation(text):
                 author = Author.TOOL
             case Answer(text):
@@ -182,13 +191,13 @@ def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
                 trajectory.well_formed = True
                 text = f"\n<answer>{text}</answer>"
         trajectory.segments.append(Segment(author, [], text))
-    noted = task.meta.get(RIGHT)
-    if isinstance(noted, bool):
-        trajectory.correct, trajectory.rewards = RIGHT, {RIGHT: float(noted)}
+    is_correct = task.meta.get(CORRECT_KEY)
+    if isinstance(is_correct, bool):
+        trajectory.correct, trajectory.rewards = CORRECT_KEY, {CORRECT_KEY: float(is_correct)}
     return trajectory
 
 
-def _question(task: Task) -> Record:
+def _question_fields(task: Task) -> DemonstrationRecord:
     return {
         "id": task.id,
         "question": task.question,
@@ -197,22 +206,22 @@ def _question(task: Task) -> Record:
     }
 
 
-def _read(path: Path) -> Iterator[tuple[Task, str, Record]]:
+def _read_lines(path: Path) -> Iterator[tuple[Task, str, DemonstrationRecord]]:
     """Yield (question, where it stands, record) for each line."""
     for number, record in read_json_lines(path):
-        where = f"{path}, line {number}"
+        location = f"{path}, line {number}"
         match record:
             case {
-                "id": str(identity),
+                "id": str(task_id),
                 "question": str(question),
                 "golden_answers": list(answers),
                 "metadata": dict(meta),
             } if all(isinstance(answer, str) for answer in answers):
-                with reading(f"{where}: the metadata", "correct it"):
-                    checked_meta(meta)
-                yield Task(identity, question, tuple(answers), meta), where, record
+                with raise_read_errors(f"{location}: the metadata", "correct it"):
+                    validate_meta(meta)
+                yield Task(task_id, question, tuple(answers), meta), location, record
             case _:
                 raise UserError(
-                    f"{where} holds no question with id, golden_answers and metadata; give a file"
-                    " that fieldcraft wrote."
+                    f"{location} holds no question with id, golden_answers and metadata; give a"
+                    " file that fieldcraft wrote."
                 )

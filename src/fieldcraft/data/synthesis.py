@@ -17,29 +17,29 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 
-from fieldcraft.agents.prompted import Attempt, Prompted
-from fieldcraft.agents.team import Seated
-from fieldcraft.data.funnel import Cut, Example
+from fieldcraft.agents.react_agent import AgentAttempt, PromptedAgent
+from fieldcraft.agents.team import TeamAgent
+from fieldcraft.data.funnel import CardExample, FilterStage
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.records import hash_of
-from fieldcraft.records.files import append_text, finite_json, make_folder
-from fieldcraft.records.jsonl import parse_object, whole_lines
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import take_out
-from fieldcraft.rewards.answers import compared
-from fieldcraft.types import Answer, Role, Task, Thought, UserError
+from fieldcraft.data.records import make_question_id
+from fieldcraft.records.files import append_text, dump_finite_json, make_folder
+from fieldcraft.records.jsonl import parse_object, read_complete_lines
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_line_removal
+from fieldcraft.rewards.answers import normalise_or_raw
+from fieldcraft.types import Answer, Task, Thought, ThoughtRole, UserError
 from fieldcraft.worlds.base import World
 
 DEPTH = "depth"
-WIDTH = ("intersect", "compare", "count")
-RULES = ("made", "new", "closed", "right")  # in this order
-DRAFTS = 10  # for each question that is wanted
-JOINED = {"intersect": 2, "compare": 2, "count": 3}  # questions that a model joins
-SAMPLES = 4  # without tools; one that is right is too many
-TRIES = 2  # with tools
+WIDTH_KINDS = ("intersect", "compare", "count")
+RULE_NAMES = ("made", "new", "closed", "right")  # in this order
+DRAFTS_PER_QUESTION = 10  # for each question that is wanted
+NUM_PARENTS = {"intersect": 2, "compare": 2, "count": 3}  # questions that a model joins
+CLOSED_BOOK_SAMPLES = 4  # without tools; one that is right is too many
+SOLVER_ATTEMPTS = 2  # with tools
 
 
-class Draft(NamedTuple):
+class QuestionDraft(NamedTuple):
     """One try: the question if it passed all rules, else the rule that it failed and why."""
 
     kind: str
@@ -56,30 +56,30 @@ class Draft(NamedTuple):
         return Task(self.id, self.question, self.answers, self.meta)
 
 
-class Maker(Protocol):
+class QuestionGenerator(Protocol):
     """Maker of questions, which also checks them. A reason is "" where there is nothing against
     one."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Kinds that it can make: DEPTH, and some of WIDTH."""
+        """Kinds that it can make: DEPTH, and some of WIDTH_KINDS."""
         ...
 
-    async def make(self, kind: str, key: str) -> Task | str:
+    async def generate(self, kind: str, key: str) -> Task | str:
         """Make a question of a kind, or why there is none; `key` fixes all random choices."""
         ...
 
-    async def known(self, task: Task, key: str) -> str:
+    async def check_closed_book(self, task: Task, key: str) -> str:
         """Return why a question could be answered without tools."""
         ...
 
-    async def wrong(self, task: Task, key: str) -> str:
+    async def check_answer(self, task: Task, key: str) -> str:
         """Return why the answer of a question may be wrong."""
         ...
 
 
 @dataclass(frozen=True)
-class WorldMaker:
+class WorldQuestionGenerator:
     """Questions of a world, checked by what the model was taught and by what the passages say."""
 
     world: World
@@ -88,211 +88,240 @@ class WorldMaker:
 
     @property
     def kinds(self) -> Sequence[str]:
-        return self.world.synthesised
+        return self.world.synthesis_kinds
 
-    async def make(self, kind: str, key: str) -> Task | str:
+    async def generate(self, kind: str, key: str) -> Task | str:
         rng = random.Random(key)
         made = self.world.synthesise(kind, rng.choice(self.tasks), rng)
         return made or "the draws do not fit together"
 
-    async def known(self, task: Task, key: str) -> str:
+    async def check_closed_book(self, task: Task, key: str) -> str:
         return "the model was taught all of it" if task.is_known else ""
 
-    async def wrong(self, task: Task, key: str) -> str:
-        told = self.world.told_answer(task)
-        right = told is not None and await self.grader.right(task, (Answer(told),))
-        return "" if right else "the passages tell another answer"
+    async def check_answer(self, task: Task, key: str) -> str:
+        answer = self.world.answer_from_passages(task)
+        is_correct = answer is not None and await self.grader.grade(task, (Answer(answer),))
+        return "" if is_correct else "the passages tell another answer"
 
 
 @dataclass(frozen=True)
-class ChatMaker:
+class ModelQuestionGenerator:
     """Questions of a model, checked by its answers without and with tools."""
 
     tasks: Sequence[Task]
-    deeper: Seated
-    joining: Seated
-    closed: Prompted
-    acting: Prompted
+    depth_writer: TeamAgent
+    width_writer: TeamAgent
+    closed_book_agent: PromptedAgent
+    tool_agent: PromptedAgent
     grader: Grader
-    kinds: Sequence[str] = (DEPTH, *WIDTH)
+    kinds: Sequence[str] = (DEPTH, *WIDTH_KINDS)
 
-    async def make(self, kind: str, key: str) -> Task | str:
+    async def generate(self, kind: str, key: str) -> Task | str:
         rng = random.Random(key)
         if kind == DEPTH:
             return await self._deepen(rng.choice(self.tasks), key)
-        parents, asks, answer = self._joinable(kind, rng)
+        parents, instruction, answer = self._choose_parents(kind, rng)
         if not parents:
-            return asks
-        listed = "\n".join(f"- {parent.question}" for parent in parents)
-        return await self._written(
-            self.joining, f"{asks}\n{listed}", parents, {"made": kind}, key, answer
+            return instruction
+        parent_questions = "\n".join(f"- {parent.question}" for parent in parents)
+        return await self._write_question(
+            self.width_writer,
+            f"{instruction}\n{parent_questions}",
+            parents,
+            {"made": kind},
+            key,
+            answer,
         )
 
     async def _deepen(self, parent: Task, key: str) -> Task | str:
-        told = f"{parent.question}\nIts answer: {parent.answers[0]}"
-        return await self._written(self.deeper, told, [parent], {"made": DEPTH}, key, "")
+        prompt = f"{parent.question}\nIts answer: {parent.answers[0]}"
+        return await self._write_question(
+            self.depth_writer, prompt, [parent], {"made": DEPTH}, key, ""
+        )
 
-    def _joinable(self, kind: str, rng: random.Random) -> tuple[list[Task], str, str]:
+    def _choose_parents(self, kind: str, rng: random.Random) -> tuple[list[Task], str, str]:
         """Return the questions that fit together, what to ask of them, and the answer; without any,
         why."""
         if kind == "count":
-            parents = rng.sample(self.tasks, min(JOINED[kind], len(self.tasks)))
-            number = len({compared(parent.answers[0]) for parent in parents})
+            parents = rng.sample(self.tasks, min(NUM_PARENTS[kind], len(self.tasks)))
+            number = len({normalise_or_raw(parent.answers[0]) for parent in parents})
             return parents, "How many different answers do these questions have?", str(number)
         if kind == "compare":
-            numbers = [task for task in self.tasks if _number(task) is not None]
-            if len(numbers) < JOINED[kind]:
+            numbers = [task for task in self.tasks if _parse_number(task) is not None]
+            if len(numbers) < NUM_PARENTS[kind]:
                 return [], "there are no two questions with numbers as answers", ""
-            parents = rng.sample(numbers, JOINED[kind])
-            larger = max(parents, key=lambda parent: _number(parent) or 0.0)
+            parents = rng.sample(numbers, NUM_PARENTS[kind])
+            larger = max(parents, key=lambda parent: _parse_number(parent) or 0.0)
             return (
                 parents,
                 "Which number is larger, the answer of the first or of the second?",
                 (larger.answers[0]),
             )
         first = rng.choice(self.tasks)
-        golds = set(map(compared, first.answers))
-        same = [t for t in self.tasks if t.id != first.id and compared(t.answers[0]) in golds]
-        if not same:
+        golds = set(map(normalise_or_raw, first.answers))
+        same_answer = [
+            t for t in self.tasks if t.id != first.id and normalise_or_raw(t.answers[0]) in golds
+        ]
+        if not same_answer:
             return [], "no other question has the same answer", ""
-        asks = "What is the one answer that all of these questions have?"
-        return [first, rng.choice(same)], asks, first.answers[0]
+        instruction = "What is the one answer that all of these questions have?"
+        return [first, rng.choice(same_answer)], instruction, first.answers[0]
 
-    async def _written(
+    async def _write_question(
         self,
-        seated: Seated,
-        told: str,
+        writer: TeamAgent,
+        prompt: str,
         parents: Sequence[Task],
         meta: dict[str, Any],
         key: str,
         answer: str,
     ) -> Task | str:
-        attempt = await seated.attempt(Task(hash_of(told), told, ()), key)
-        _refuse_failed(attempt)
-        written = [
+        attempt = await writer.attempt(Task(make_question_id(prompt), prompt, ()), key)
+        _require_success(attempt)
+        suggestions = [
             step.text
             for step in attempt.steps
-            if isinstance(step, Thought) and step.role is Role.SUGGEST
+            if isinstance(step, Thought) and step.role is ThoughtRole.SUGGEST
         ]
-        if attempt.answer is None or not written:
-            return f"the model wrote no question ({attempt.detail or attempt.end.value})"
-        question, answer = written[-1].strip(), answer or attempt.answer.strip()
-        said = f" {compared(question)} "  # a number inside a name is no answer
+        if attempt.answer is None or not suggestions:
+            return f"the model wrote no question ({attempt.detail or attempt.status.value})"
+        question, answer = suggestions[-1].strip(), answer or attempt.answer.strip()
+        question_words = f" {normalise_or_raw(question)} "  # a number inside a name is no answer
         golds = (answer, *(parent.answers[0] for parent in parents))
-        if any(f" {compared(gold)} " in said for gold in golds):
+        if any(f" {normalise_or_raw(gold)} " in question_words for gold in golds):
             return "it says an answer"
         meta |= {"from": [parent.id for parent in parents]}
-        return Task(hash_of(question), question, (answer,), meta)
+        return Task(make_question_id(question), question, (answer,), meta)
 
-    async def known(self, task: Task, key: str) -> str:
+    async def check_closed_book(self, task: Task, key: str) -> str:
         attempts = await asyncio.gather(
-            *(self.closed.attempt(task, f"{key}:{number}") for number in range(SAMPLES))
+            *(
+                self.closed_book_agent.attempt(task, f"{key}:{number}")
+                for number in range(CLOSED_BOOK_SAMPLES)
+            )
         )
         for attempt in attempts:
-            _refuse_failed(attempt)
-            if await self.grader.right(task, attempt.steps):
+            _require_success(attempt)
+            if await self.grader.grade(task, attempt.steps):
                 return "right without tools"
         return ""
 
-    async def wrong(self, task: Task, key: str) -> str:
-        for number in range(TRIES):
-            attempt = await self.acting.attempt(task, f"{key}:{number}")
-            _refuse_failed(attempt)
-            if attempt.acts and await self.grader.right(task, attempt.steps):
+    async def check_answer(self, task: Task, key: str) -> str:
+        for number in range(SOLVER_ATTEMPTS):
+            attempt = await self.tool_agent.attempt(task, f"{key}:{number}")
+            _require_success(attempt)
+            if attempt.uses_tools and await self.grader.grade(task, attempt.steps):
                 return ""
         return "an agent with tools finds another answer"
 
 
-def _number(task: Task) -> float | None:
+def _parse_number(task: Task) -> float | None:
     try:
         return float(task.answers[0].replace(",", ""))
     except ValueError:
         return None
 
 
-def _refuse_failed(attempt: Attempt) -> None:
+def _require_success(attempt: AgentAttempt) -> None:
     if attempt.failed:
         raise UserError(
-            f"a question could not be made ({attempt.end.value}: {attempt.detail.rstrip('.')}):"
+            f"a question could not be made ({attempt.status.value}: {attempt.detail.rstrip('.')}):"
             " correct that and run the same command again, which resumes here."
         )
 
 
-class Drafts:
+class DraftJournal:
     """All tries in a journal, a line each."""
 
     def __init__(self, path: Path) -> None:
         """Read what is there. Raises UserError where that is damaged."""
         self.path = path
-        self.found: list[Draft] = []
+        self.drafts: list[QuestionDraft] = []
         make_folder(path.parent)
-        for number, text in enumerate(whole_lines(path), start=1):
-            where = f"{path}, line {number}"
-            record = parse_object(text, where)
-            with reading(
-                where,
-                f"{take_out(path)}, to make the question anew",
+        for number, text in enumerate(read_complete_lines(path), start=1):
+            location = f"{path}, line {number}"
+            record = parse_object(text, location)
+            with raise_read_errors(
+                location,
+                f"{advise_line_removal(path)}, to make the question anew",
             ):
-                self.found.append(TypeAdapter(Draft).validate_python(record))
+                self.drafts.append(TypeAdapter(QuestionDraft).validate_python(record))
 
-    def append(self, draft: Draft) -> None:
-        append_text(self.path, f"{finite_json(self.path, draft._asdict(), ensure_ascii=False)}\n")
-        self.found.append(draft)
+    def append(self, draft: QuestionDraft) -> None:
+        append_text(
+            self.path, f"{dump_finite_json(self.path, draft._asdict(), ensure_ascii=False)}\n"
+        )
+        self.drafts.append(draft)
 
-    def kept(self, kind: str) -> list[Task]:
-        return [draft.task for draft in self.found if draft.kind == kind and not draft.rule]
+    def get_accepted_tasks(self, kind: str) -> list[Task]:
+        return [draft.task for draft in self.drafts if draft.kind == kind and not draft.rule]
 
-    def cuts(self) -> list[Cut]:
+    def get_filter_stages(self) -> list[FilterStage]:
         """Return how many tries each rule left, and why the others failed."""
-        left, cuts = list(self.found), list[Cut]()
-        for rule in RULES:
-            failed = Counter(draft.reason for draft in left if draft.rule == rule)
-            after = [draft for draft in left if draft.rule != rule]
-            cuts.append(Cut(rule, {}, len(left), len(after), dict(failed.most_common())))
-            left = after
-        return cuts
+        remaining, stages = list(self.drafts), list[FilterStage]()
+        for rule in RULE_NAMES:
+            failed = Counter(draft.reason for draft in remaining if draft.rule == rule)
+            passed = [draft for draft in remaining if draft.rule != rule]
+            stages.append(
+                FilterStage(rule, {}, len(remaining), len(passed), dict(failed.most_common()))
+            )
+            remaining = passed
+        return stages
 
-    def examples(self) -> list[Example]:
-        return [Example(d.rule, d.reason, d.question, d.answers) for d in self.found if d.question]
+    def list_examples(self) -> list[CardExample]:
+        return [
+            CardExample(d.rule, d.reason, d.question, d.answers) for d in self.drafts if d.question
+        ]
 
 
 async def synthesise(
-    maker: Maker,
-    wanted: Mapping[str, int],
+    generator: QuestionGenerator,
+    target_counts: Mapping[str, int],
     seed: int,
-    drafts: Drafts,
+    drafts: DraftJournal,
     concurrency: int,
-    on_kept: Callable[[int], None],
+    on_accepted: Callable[[int], None],
 ) -> None:
-    """Make questions until there are as many of each kind as are wanted, or DRAFTS times as many
-    tries. Tries that the journal holds are not made again. `on_kept` is told how many there are."""
-    for kind, count in wanted.items():
-        while len(drafts.kept(kind)) < count:
-            tried = sum(draft.kind == kind for draft in drafts.found)
-            wave = min(count - len(drafts.kept(kind)), concurrency, count * DRAFTS - tried)
-            if wave <= 0:
+    """Make questions until there are as many of each kind as are wanted, or DRAFTS_PER_QUESTION
+    times as many tries. Tries that the journal holds are not made again. `on_accepted` is told how
+    many there are."""
+    for kind, count in target_counts.items():
+        while len(drafts.get_accepted_tasks(kind)) < count:
+            num_tried = sum(draft.kind == kind for draft in drafts.drafts)
+            wave_size = min(
+                count - len(drafts.get_accepted_tasks(kind)),
+                concurrency,
+                count * DRAFTS_PER_QUESTION - num_tried,
+            )
+            if wave_size <= 0:
                 break
-            numbers = range(tried, tried + wave)
-            made = await asyncio.gather(*(_draft(maker, kind, n, seed) for n in numbers))
-            for draft in made:
-                drafts.append(_if_new(draft, drafts))
-            on_kept(sum(len(drafts.kept(each)) for each in wanted))
+            numbers = range(num_tried, num_tried + wave_size)
+            new_drafts = await asyncio.gather(
+                *(_make_draft(generator, kind, n, seed) for n in numbers)
+            )
+            for draft in new_drafts:
+                drafts.append(_reject_repeated(draft, drafts))
+            on_accepted(sum(len(drafts.get_accepted_tasks(each)) for each in target_counts))
 
 
-async def _draft(maker: Maker, kind: str, number: int, seed: int) -> Draft:
+async def _make_draft(
+    generator: QuestionGenerator, kind: str, number: int, seed: int
+) -> QuestionDraft:
     key = f"{seed}:{kind}:{number}"
-    made = await maker.make(kind, key)
-    if isinstance(made, str):
-        return Draft(kind, number, "", (), {}, "", "made", made)
-    draft = Draft(kind, number, made.question, made.answers, made.meta, made.id)
-    if reason := await maker.known(made, f"{key}:closed"):
+    generated = await generator.generate(kind, key)
+    if isinstance(generated, str):
+        return QuestionDraft(kind, number, "", (), {}, "", "made", generated)
+    draft = QuestionDraft(
+        kind, number, generated.question, generated.answers, generated.meta, generated.id
+    )
+    if reason := await generator.check_closed_book(generated, f"{key}:closed"):
         return draft._replace(rule="closed", reason=reason)
-    if reason := await maker.wrong(made, f"{key}:right"):
+    if reason := await generator.check_answer(generated, f"{key}:right"):
         return draft._replace(rule="right", reason=reason)
     return draft
 
 
-def _if_new(draft: Draft, drafts: Drafts) -> Draft:
-    if draft.question and any(draft.id == other.id for other in drafts.found):
+def _reject_repeated(draft: QuestionDraft, drafts: DraftJournal) -> QuestionDraft:
+    if draft.question and any(draft.id == other.id for other in drafts.drafts):
         return draft._replace(rule="new", reason="it was made before")
     return draft

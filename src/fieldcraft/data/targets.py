@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from fieldcraft.data.contrast import with_share
-from fieldcraft.data.steps_io import StepPair
+from fieldcraft.data.contrastive_pairs import cap_thinking_share
+from fieldcraft.data.steps_io import ContrastivePair
 
 
-class Tally:
+class CollectionTally:
     """Counts of what the questions so far have given, beside what is wanted.
 
     Args:
@@ -27,44 +27,46 @@ class Tally:
     def add(self, kind: str, count: int = 1) -> None:
         self._found[kind] += count
 
-    def wants(self, *kinds: str) -> bool:
+    def needs_more(self, *kinds: str) -> bool:
         """Return whether more of any of these are wanted."""
         return any(
             (target := self._targets[kind]) is None or self._found[kind] < target for kind in kinds
         )
 
-    def found(self, *kinds: str) -> int:
+    def count(self, *kinds: str) -> int:
         return sum(self._found[kind] for kind in kinds)
 
 
-def missed(kept: Mapping[str, int], targets: Mapping[str, int | None]) -> dict[str, int]:
+def count_missing(counts: Mapping[str, int], targets: Mapping[str, int | None]) -> dict[str, int]:
     """Return how many are missing of everything that was wanted and not reached."""
     return {
-        kind: target - kept.get(kind, 0)
+        kind: target - counts.get(kind, 0)
         for kind, target in targets.items()
-        if target is not None and kept.get(kind, 0) < target
+        if target is not None and counts.get(kind, 0) < target
     }
 
 
-def kind_of(pair: StepPair) -> str:
+def get_pair_kind(pair: ContrastivePair) -> str:
     """Return which target a pair counts for."""
-    return "acting" if pair.acts else "thinking"
+    return "acting" if pair.chooses_tool else "thinking"
 
 
-def sampled(
-    pairs: Iterable[StepPair], targets: Mapping[str, int | None], think_share: float
-) -> list[StepPair]:
+def select_pairs(
+    pairs: Iterable[ContrastivePair], targets: Mapping[str, int | None], think_share: float
+) -> list[ContrastivePair]:
     """Return the first pairs of each kind up to its target. Those that choose thinking are never
     more than their share, also where too few choose an action."""
-    tally, kept = Tally(targets), list[StepPair]()
+    tally, selected = CollectionTally(targets), list[ContrastivePair]()
     for pair in pairs:
-        if tally.wants(kind_of(pair)):
-            tally.add(kind_of(pair))
-            kept.append(pair)
-    return with_share(kept, think_share)
+        if tally.needs_more(get_pair_kind(pair)):
+            tally.add(get_pair_kind(pair))
+            selected.append(pair)
+    return cap_thinking_share(selected, think_share)
 
 
-def told(missing: Mapping[str, int], targets: Mapping[str, int | None]) -> Sequence[str]:
+def describe_missing(
+    missing: Mapping[str, int], targets: Mapping[str, int | None]
+) -> Sequence[str]:
     """Return a sentence for every target that was missed."""
     names = {
         "coa": "demonstrations with tools",
@@ -73,7 +75,7 @@ def told(missing: Mapping[str, int], targets: Mapping[str, int | None]) -> Seque
         "thinking": "pairs that choose thinking",
     }
     return [
-        f"{targets[kind]} {names[kind]} were wanted, and {count} of them are missing: the questions"
-        " are used up"
+        f"{count} of the requested {targets[kind]} {names[kind]} are missing: all questions have"
+        " been used"
         for kind, count in missing.items()
     ]

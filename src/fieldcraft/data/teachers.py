@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fieldcraft.agents.chat import Chat
-from fieldcraft.agents.prompted import Attempt, End, Prompted
-from fieldcraft.agents.team import Seated
-from fieldcraft.data.contrast import contrast
-from fieldcraft.data.steps_io import StepPair
-from fieldcraft.types import Step, Task
+from fieldcraft.agents.chat_models import ChatModel
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.agents.team import TeamAgent
+from fieldcraft.data.contrastive_pairs import make_pair
+from fieldcraft.data.steps_io import ContrastivePair
+from fieldcraft.types import DemoStep, Task
 from fieldcraft.worlds import base
 
-OF_A_TEAM = "a team shows no pairs"
+TEAM_HAS_NO_PAIRS = "a team shows no pairs"
 
 
-class Way(StrEnum):
+class AnswerMode(StrEnum):
     """Manner in which a question is tried: AutoCoA's chain of thought and chain of action."""
 
     COT = "cot"  # without tools
     COA = "coa"  # with tools
 
 
-class Teacher(Protocol):
+class DemonstrationTeacher(Protocol):
     """Teacher that tries questions."""
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
         """Try a question once; the same key gives the same random choices."""
         ...
 
-    def pairs(
-        self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
-    ) -> list[StepPair] | str:
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> list[ContrastivePair] | str:
         """Return the contrastive pairs of a question that was tried both ways, or why there are
         none."""
         ...
@@ -45,40 +45,40 @@ class Teacher(Protocol):
 class ChatTeacher:
     """A model told in words how to think and how to act."""
 
-    chat: Chat
-    ways: dict[Way, Prompted]
+    chat: ChatModel
+    agents_by_mode: dict[AnswerMode, PromptedAgent]
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        return await self.ways[way].attempt(task, key)
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
+        return await self.agents_by_mode[mode].attempt(task, key)
 
-    def pairs(
-        self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
-    ) -> list[StepPair] | str:
-        found = contrast(task, thinking, acting)
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> list[ContrastivePair] | str:
+        found = make_pair(task, thinking, acting)
         return found if isinstance(found, str) else [found]
 
 
 @dataclass(frozen=True)
-class Oracle:
+class OracleTeacher:
     """The oracle of a world: with tools it answers as well as can be, without them it guesses."""
 
-    oracle: base.Oracle
+    oracle: base.WorldOracle
     seed: int
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        if way is Way.COT:
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
+        if mode is AnswerMode.COT:
             steps = self.oracle.guess(task, random.Random(key))
         else:
             steps = self.oracle.demonstration(task)
-        return Attempt(tuple(steps), End.ANSWERED)
+        return AgentAttempt(tuple(steps), AttemptStatus.ANSWERED)
 
-    def pairs(
-        self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
-    ) -> list[StepPair]:
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> list[ContrastivePair]:
         """Return a pair for every decision on the way, which the world knows without any try."""
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
-            StepPair(task, decision.before, decision.chosen, decision.rejected)
+            ContrastivePair(task, decision.before, decision.chosen, decision.rejected)
             for decision in self.oracle.decisions(task, rng)
         ]
 
@@ -87,23 +87,29 @@ class Oracle:
 class TeamTeacher:
     """A team of models. It always has its tools, so no question is tried both ways."""
 
-    seated: Seated
+    agent: TeamAgent
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        return await self.seated.attempt(task, key)
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
+        return await self.agent.attempt(task, key)
 
-    def pairs(self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> str:
-        return OF_A_TEAM
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> str:
+        return TEAM_HAS_NO_PAIRS
 
 
 @dataclass(frozen=True)
-class ScriptedTeam:
+class ScriptedTeamTeacher:
     """The team of a world, which makes mistakes and repairs them."""
 
-    chain: Callable[[Task, random.Random], list[Step]]
+    demonstrate: Callable[[Task, random.Random], list[DemoStep]]
 
-    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        return Attempt(tuple(self.chain(task, random.Random(key))), End.ANSWERED)
+    async def attempt(self, task: Task, mode: AnswerMode, key: str) -> AgentAttempt:
+        return AgentAttempt(
+            tuple(self.demonstrate(task, random.Random(key))), AttemptStatus.ANSWERED
+        )
 
-    def pairs(self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> str:
-        return OF_A_TEAM
+    def make_pairs(
+        self, task: Task, thinking: Sequence[AgentAttempt], acting: Sequence[AgentAttempt]
+    ) -> str:
+        return TEAM_HAS_NO_PAIRS

@@ -9,54 +9,58 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fieldcraft.data.records import Malformed as Unread
-from fieldcraft.data.records import Record, readable_records
-from fieldcraft.dialects.toolrl import HEADING, calls_in, thought_and_answer, with_system
-from fieldcraft.types import Answer, Malformed, Step, Thought
+from fieldcraft.data.records import Record, RecordError, read_valid_records
+from fieldcraft.dialects.toolrl import (
+    DIALOGUE_HEADING,
+    join_system_and_dialogue,
+    parse_answer_calls,
+    split_thought,
+)
+from fieldcraft.types import Answer, DemoStep, MalformedCall, Thought
 
 
-def toolrl_record(record: Record) -> Record:
+def normalise_toolrl_record(record: Record) -> Record:
     """Return a record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
-    `metadata`; any other as it is. Raises Malformed for an output without an answer, or with a call
-    that cannot be read."""
-    parts = _parts(record)
+    `metadata`; any other as it is. Raises RecordError for an output without an answer, or with a
+    call that cannot be read."""
+    parts = _split_record(record)
     if parts is None:
         return record
     system, dialogue, output = parts
-    _, answer = thought_and_answer(output)
+    _, answer = split_thought(output)
     if not answer:
         sentence = "the output ends with its thought; remove the record."
-        raise Unread("no answer behind the thought", sentence)
+        raise RecordError("no answer behind the thought", sentence)
     calls = []
-    for call in calls_in(answer):
-        if isinstance(call, Malformed):
+    for call in parse_answer_calls(answer):
+        if isinstance(call, MalformedCall):
             sentence = f"{call.reason} Correct the output, or remove the record."
-            raise Unread("a wanted call that cannot be read", sentence)
+            raise RecordError("a wanted call that cannot be read", sentence)
         calls.append({"name": call.tool, "arguments": call.arguments})
     return record | {
-        "question": with_system(system, dialogue),
+        "question": join_system_and_dialogue(system, dialogue),
         "golden_answers": [answer],
         "metadata": {"calls": calls},
     }
 
 
-def is_toolrl(path: Path) -> bool:
+def is_toolrl_file(path: Path) -> bool:
     """Return whether a file is ToolRL's, as its first record tells."""
-    _, record = next(readable_records(path), ("", {}))
-    return _parts(record) is not None
+    _, record = next(read_valid_records(path), ("", {}))
+    return _split_record(record) is not None
 
 
-def read_turn(record: Record) -> list[Step]:
-    """Return the thought and the answer of a record. Raises Malformed for a record of another
+def parse_turn(record: Record) -> list[DemoStep]:
+    """Return the thought and the answer of a record. Raises RecordError for a record of another
     kind."""
-    parts = _parts(record)
+    parts = _split_record(record)
     if parts is None:
-        raise Unread("another form than ToolRL's, which the first record has")
-    thought, answer = thought_and_answer(parts[2])
+        raise RecordError("another form than ToolRL's, which the first record has")
+    thought, answer = split_thought(parts[2])
     return [Thought(thought), Answer(answer)]
 
 
-def _parts(record: Record) -> tuple[str, str, str] | None:
+def _split_record(record: Record) -> tuple[str, str, str] | None:
     """Return the system text, the dialogue and the output; None for a record of another kind."""
     match record:
         case {"instruction": str(system), "input": str(dialogue), "output": str(output)}:
@@ -71,4 +75,4 @@ def _parts(record: Record) -> tuple[str, str, str] | None:
             pass
         case _:
             return None
-    return (system, dialogue, output) if dialogue.lstrip().startswith(HEADING) else None
+    return (system, dialogue, output) if dialogue.lstrip().startswith(DIALOGUE_HEADING) else None

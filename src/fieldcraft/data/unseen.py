@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fieldcraft.dialects.naming import CALLED, UNSEEN
+from fieldcraft.dialects.tool_names import CALLED_KEY, UNSEEN_NAMES
 from fieldcraft.types import Task
 
-TITLE = "The first questions once more, with names of tools that no training shows"
+UNSEEN_SPLIT_TITLE = "The first questions once more, with names of tools that no training shows"
 
 
-def asked_again(tasks: Iterable[Task]) -> list[Task]:
+def make_unseen_name_tasks(tasks: Iterable[Task]) -> list[Task]:
     """Return the questions as those of the split `unseen`."""
     return [
         replace(
             task,
-            id=f"{task.id}:{UNSEEN}",
-            meta=task.meta | {"split": UNSEEN, CALLED: UNSEEN},
+            id=f"{task.id}:{UNSEEN_NAMES}",
+            meta=task.meta | {"split": UNSEEN_NAMES, CALLED_KEY: UNSEEN_NAMES},
         )
         for task in tasks
     ]

@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fieldcraft.data.formats.values import parsed_json
-from fieldcraft.data.records import Malformed, Record
-from fieldcraft.dialects.calls import dump_call
-from fieldcraft.dialects.toolrl import HEADING, WRITTEN, with_system
+from fieldcraft.data.formats.values import parse_json
+from fieldcraft.data.records import Record, RecordError
+from fieldcraft.dialects.calls import dump_call_json
+from fieldcraft.dialects.toolrl import DIALOGUE_HEADING, POLICY_TAGS, join_system_and_dialogue
 
-_REQUEST = """\
+_PROMPT_TEMPLATE = """\
 Answer the user with calls of these tools:
 
 {tools}
@@ -24,40 +24,44 @@ First think between <think> and </think>. Then write the calls between <tool_cal
 each on a line of its own, as in {{"name": "TOOL", "parameters": {{"PARAMETER": "value"}}}}."""
 
 
-def xlam_record(record: Record) -> Record:
+def normalise_xlam_record(record: Record) -> Record:
     """Return a record of xLAM as one with `question`, `golden_answers`, and the wanted calls in
-    `metadata`; any other as it is. Raises Malformed for tools or calls that cannot be read."""
+    `metadata`; any other as it is. Raises RecordError for tools or calls that cannot be read."""
     if not {"query", "tools", "answers"} <= record.keys() or not isinstance(record["query"], str):
         return record
-    tools = [_tool(tool) for tool in _objects(record["tools"], "tools that cannot be read")]
-    calls = [_call(call) for call in _objects(record["answers"], _UNREAD)]
-    lines = (dump_call({"name": n, "parameters": given}, WRITTEN) for n, given in calls)
-    dialogue = f"{HEADING}\n<user> {record['query'].strip()} </user>"
+    tools = [
+        _render_tool(tool) for tool in _parse_objects(record["tools"], "tools that cannot be read")
+    ]
+    calls = [_split_call(call) for call in _parse_objects(record["answers"], _UNREADABLE_CALLS)]
+    lines = (dump_call_json({"name": n, "parameters": given}, POLICY_TAGS) for n, given in calls)
+    dialogue = f"{DIALOGUE_HEADING}\n<user> {record['query'].strip()} </user>"
     return record | {
-        "question": with_system(_REQUEST.format(tools="\n".join(tools)), dialogue),
+        "question": join_system_and_dialogue(
+            _PROMPT_TEMPLATE.format(tools="\n".join(tools)), dialogue
+        ),
         "golden_answers": ["\n".join(("<tool_call>", *lines, "</tool_call>"))],
         "metadata": {"calls": [{"name": name, "arguments": given} for name, given in calls]},
     }
 
 
-_UNREAD = "wanted calls that cannot be read"
+_UNREADABLE_CALLS = "wanted calls that cannot be read"
 
 
-def _objects(given: Any, otherwise: str) -> list[Mapping[str, Any]]:
-    found = parsed_json(given, otherwise) if isinstance(given, str) else given
+def _parse_objects(given: Any, reason: str) -> list[Mapping[str, Any]]:
+    found = parse_json(given, reason) if isinstance(given, str) else given
     if not isinstance(found, list) or not found or not all(isinstance(o, dict) for o in found):
-        raise Malformed(otherwise)
+        raise RecordError(reason)
     return found
 
 
-def _tool(tool: Mapping[str, Any]) -> str:
+def _render_tool(tool: Mapping[str, Any]) -> str:
     if not isinstance(tool.get("name"), str):
-        raise Malformed("tools that cannot be read")
+        raise RecordError("tools that cannot be read")
     return json.dumps(tool, ensure_ascii=False)
 
 
-def _call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _split_call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     match call:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments
-    raise Malformed(_UNREAD)
+    raise RecordError(_UNREADABLE_CALLS)

@@ -6,25 +6,31 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from fieldcraft.config.names import Kind, find
-from fieldcraft.config.sections import DATE
+from fieldcraft.config.names import ComponentKind, resolve
+from fieldcraft.config.sections import DEFAULT_DATE
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.dialects.round_trip import part_problems, round_trip_problems
+from fieldcraft.dialects.round_trip import check_part_encoding, check_round_trip
 from fieldcraft.types import Tokenizer
 
-__all__ = ["BaseDialect", "dialect_class", "get_dialect", "part_problems", "round_trip_problems"]
+__all__ = [
+    "BaseDialect",
+    "check_part_encoding",
+    "check_round_trip",
+    "make_dialect",
+    "resolve_dialect",
+]
 
 
-def get_dialect(
+def make_dialect(
     name: str,
     tokenizer: Tokenizer,
     instruction: str | None = None,
     *,
-    template: Mapping[str, Any] | None = None,
-    system: str | None = None,
-    request: str | None = None,
-    ends: Sequence[int] = (),
-    day: date = DATE,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    system_prompt: str | None = None,
+    summary_instruction: str | None = None,
+    eos_ids: Sequence[int] = (),
+    prompt_date: date = DEFAULT_DATE,
 ) -> BaseDialect:
     """Make the dialect `name` bound to `tokenizer`.
 
@@ -33,22 +39,29 @@ def get_dialect(
         tokenizer: of the model that speaks it.
         instruction: replaces the text before the question (None: the dialect's own, "": the
             question alone).
-        template: variables of the chat template, such as `enable_thinking`.
-        system: a system prompt.
-        request: replaces what asks for a summary where a chain is folded, the tag aside.
-        ends: tokens after which the model's generation settings stop.
-        day: the date that a chat template shows.
+        chat_template_kwargs: variables of the chat template, such as `enable_thinking`.
+        system_prompt: a system prompt.
+        summary_instruction: replaces what asks for a summary where a chain is folded, the tag
+        aside.
+        eos_ids: tokens after which the model's generation settings stop.
+        prompt_date: the date that a chat template shows.
 
     Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
     for variables or a system prompt that the chat template does not have.
     """
-    return dialect_class(name)(
-        tokenizer, instruction, dict(template or {}), system, request, tuple(ends), day
+    return resolve_dialect(name)(
+        tokenizer,
+        instruction,
+        dict(chat_template_kwargs or {}),
+        system_prompt,
+        summary_instruction,
+        tuple(eos_ids),
+        prompt_date,
     )
 
 
-def dialect_class(name: str) -> type[BaseDialect]:
+def resolve_dialect(name: str) -> type[BaseDialect]:
     """Return the class of the dialect `name`. Raises UserError for an unknown name, and for one of
     something else."""
-    found: type[BaseDialect] = find(Kind.DIALECT, name)
+    found: type[BaseDialect] = resolve(ComponentKind.DIALECT, name)
     return found

@@ -18,60 +18,46 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
-from fieldcraft.dialects.boxes import unboxed
-from fieldcraft.dialects.code import TOOL, block, fence, inside, program
-from fieldcraft.dialects.thoughts import after_thoughts
+from fieldcraft.dialects.afm_grades import (
+    CRITERIA,
+    MIN_PASSING_SCORE,
+    POOR_GRADE,
+    make_double_check,
+    parse_grades,
+    parse_score,
+)
+from fieldcraft.dialects.base import (
+    OBSERVATION_PLACEHOLDER,
+    SUMMARY_INSTRUCTION,
+    BaseDialect,
+    make_untagged_regex,
+)
+from fieldcraft.dialects.boxed_answers import unwrap_boxed
+from fieldcraft.dialects.code import (
+    PYTHON_TOOL,
+    get_fence_content,
+    make_fence_regex,
+    make_python_call,
+    render_fenced_block,
+)
+from fieldcraft.dialects.thought_parser import strip_thoughts
 from fieldcraft.types import (
-    ALONE,
-    Action,
+    ONLY_OBSERVATION,
     Answer,
-    Calls,
-    Malformed,
-    Place,
-    Role,
+    MalformedCall,
+    ObservationPosition,
     Thought,
+    ThoughtRole,
+    ToolCall,
+    ToolCalls,
     UserError,
 )
 
-FRAME = ("\n<observation>\n", "\n</observation>\n\n")
-CRITERIA = ("information_conflict", "tool_effectiveness", "trajectory_monitoring")
-GRADES = ("Good", "Average", "Fair", "Poor")
-POOR = "Poor"
-PASSING = 3  # of the scores 1 to 4
-
-GRADE = re.compile(
-    rf"^[ \t]*({'|'.join(CRITERIA)})[ \t]*:[ \t]*({'|'.join(GRADES)})[ \t]*$", re.I | re.M
+OBSERVATION_DELIMITERS = ("\n<observation>\n", "\n</observation>\n\n")
+PYTHON_FENCE_REGEX = make_fence_regex("(?:python|py)")
+PROGRAM_REGEX = re.compile(
+    rf"\s*{PYTHON_FENCE_REGEX}\s*(?:{make_fence_regex('sh')}\s*)?", re.MULTILINE
 )
-SCORE = re.compile(r"\s*The score this time is\s*:\s*([1-4])\s*", re.I)
-PYTHON = fence("(?:python|py)")
-PROGRAM = re.compile(rf"\s*{PYTHON}\s*(?:{fence('sh')}\s*)?", re.MULTILINE)
-
-
-# -- what agents say in their blocks ---------------------------------------------------------------
-
-
-def reflection(grades: Sequence[str]) -> Thought:
-    """Return a reflection with one of GRADES for each of CRITERIA."""
-    lines = [f"{name} : {grade}" for name, grade in zip(CRITERIA, grades, strict=True)]
-    return Thought("\n".join(lines), Role.REFLECT)
-
-
-def double_check(score: int) -> Thought:
-    """Return the verdict on a suggested answer: 4 for right, 3 for slight defects, 2 for mostly
-    wrong, 1 for wrong."""
-    return Thought(f"The score this time is:{score}", Role.CHECK)
-
-
-def grades_of(text: str) -> dict[str, str]:
-    """Read the grade of each criterion that a reflection names, in lower case."""
-    return {name.lower(): grade.lower() for name, grade in GRADE.findall(text)}
-
-
-def score_of(text: str) -> int | None:
-    """Read the score of a double check, None if it has none from 1 to 4."""
-    found = SCORE.fullmatch(text)
-    return int(found[1]) if found else None
 
 
 # -- blocks ----------------------------------------------------------------------------------------
@@ -82,69 +68,72 @@ def make_tags(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"<{end}{name}>" for name in names for end in ("", "/"))
 
 
-def write_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
+def render_blocks(thoughts: Sequence[Thought], tags: Sequence[str]) -> str:
     """Write the thoughts between the tags of their roles, those of one role that follow one another
     in one block. A role without a tag is written as thinking."""
 
-    def tag(thought: Thought) -> Role:
-        return thought.role if f"<{thought.role}>" in tags else Role.THINK
+    def get_role(thought: Thought) -> ThoughtRole:
+        return thought.role if f"<{thought.role}>" in tags else ThoughtRole.THINK
 
     return "".join(
         f"<{role}>\n" + "\n\n".join(thought.text for thought in group) + f"\n</{role}>\n"
-        for role, group in groupby(thoughts, key=tag)
+        for role, group in groupby(thoughts, key=get_role)
     )
 
 
-def read_program(text: str) -> Action | Malformed:
+def parse_program(text: str) -> ToolCall | MalformedCall:
     """Read the call in a <code> block: a program and, in a second fence, what it reads."""
-    found = PROGRAM.fullmatch(text)
+    found = PROGRAM_REGEX.fullmatch(text)
     if found is None:
-        return Malformed(
+        return MalformedCall(
             "There is nothing to run: write <code>, one program between ```py and ```, if it"
             " reads input a second block between ```sh and ```, and </code>.",
-            TOOL,
+            PYTHON_TOOL,
         )
     code, stdin = found.groups()
-    call = program(inside(code))
-    if isinstance(call, Action) and stdin is not None:
-        return Action(call.tool, {**call.arguments, "stdin": inside(stdin)})
+    call = make_python_call(get_fence_content(code))
+    if isinstance(call, ToolCall) and stdin is not None:
+        return ToolCall(call.tool, {**call.arguments, "stdin": get_fence_content(stdin)})
     return call
 
 
-def write_program(arguments: Mapping[str, Any]) -> str:
+def render_program(arguments: Mapping[str, Any]) -> str:
     """Write a <code> block."""
-    blocks = [block("py", arguments["code"])]
+    blocks = [render_fenced_block("py", arguments["code"])]
     if "stdin" in arguments:
-        blocks.append(block("sh", arguments["stdin"]))
+        blocks.append(render_fenced_block("sh", arguments["stdin"]))
     return "\n".join(("<code>", *blocks, "</code>"))
 
 
 # -- the grammar -----------------------------------------------------------------------------------
 
-START = ""
-CODE = "code"
-ROLES = ("think", "plan", "reflection", "suggested_answer", "double_check")
-Order = Mapping[str, frozenset[str]]  # of a block and of those that may follow it, without thoughts
+START_BLOCK = ""
+CODE_BLOCK = "code"
+ROLE_BLOCKS = ("think", "plan", "reflection", "suggested_answer", "double_check")
+# Of a block and of those that may follow it, without thoughts.
+BlockOrder = Mapping[str, frozenset[str]]
 
 
-def make_order(calls: Sequence[str], unchecked: bool) -> Order:
+def make_block_order(calls: Sequence[str], unchecked: bool) -> BlockOrder:
     """Make the order of blocks for the given calls. `unchecked` answers need no double check."""
     moves = frozenset({*calls, "suggested_answer", *(("answer",) if unchecked else ())})
     return {
-        START: moves | {"plan"},
+        START_BLOCK: moves | {"plan"},
         "plan": moves,
-        **dict.fromkeys(calls, frozenset({OBSERVATION})),
-        OBSERVATION: moves | {"reflection"},
+        **dict.fromkeys(calls, frozenset({OBSERVATION_PLACEHOLDER})),
+        OBSERVATION_PLACEHOLDER: moves | {"reflection"},
         "reflection": moves | {"plan"},
         "suggested_answer": frozenset({"double_check"}),
         "answer": frozenset(),
     }
 
 
-def make_block(names: Sequence[str]) -> re.Pattern[str]:
+def make_block_regex(names: Sequence[str]) -> re.Pattern[str]:
     """Make a pattern for one block, or the place of an observation."""
-    text = plain(make_tags((*names, "observation")))
-    return re.compile(rf"\s*+(?:<({'|'.join(names)})>({text})</\1>|({OBSERVATION}))\s*+")
+    text = make_untagged_regex(make_tags((*names, "observation")))
+    return re.compile(
+        rf"\s*+(?:<({'|'.join(names)})>({text})</\1>|({OBSERVATION_PLACEHOLDER}))\s*+"
+    )
 
 
 INSTRUCTION = """\
@@ -158,21 +147,21 @@ Fair or Poor. After a Poor, write another plan.
 {m}. <suggested_answer> holds an answer, and <double_check> follows it: "The score this time is:" \
 and a number from 1 (wrong) to 4 (right). Below 3, write another plan.
 {last}. <answer> comes last{when}. It holds the answer alone, as short as it can be."""
-ABOUT = {
+CALL_DESCRIPTIONS = {
     "web_search": "<web_search> holds a query. The results come back between <observation> and "
     "</observation>.",
     "crawl_page": "<crawl_page> holds the address of a page, whose text comes back in the same "
     "way.",
     "wiki_search": "<wiki_search> holds a query. The passages come back between <observation> and "
     "</observation>.",
-    CODE: "<code> holds one small program between ```py and ```, which prints what it finds. What "
-    "it prints comes back in the same way.",
+    CODE_BLOCK: "<code> holds one small program between ```py and ```, which prints what it finds. "
+    "What it prints comes back in the same way.",
 }
 
 
 def make_instruction(calls: Sequence[str], when: str) -> str:
     """Make the instruction for the given calls; `when` says when the answer comes."""
-    lines = [f"{number}. {ABOUT[call]}" for number, call in enumerate(calls, start=3)]
+    lines = [f"{number}. {CALL_DESCRIPTIONS[call]}" for number, call in enumerate(calls, start=3)]
     after = 3 + len(lines)
     filled = INSTRUCTION.format(
         calls="\n".join(lines), n=after, m=after + 1, last=after + 2, when=when
@@ -180,116 +169,134 @@ def make_instruction(calls: Sequence[str], when: str) -> str:
     return f"{filled}\n\nQuestion:"
 
 
-CHECKED = ", after a score of 3 or more"
+AFTER_CHECK = ", after a score of 3 or more"
 
 
 # -- the dialects ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class AfmWeb(BaseDialect):
+class AfmWebDialect(BaseDialect):
     """The web agent: it searches and reads pages, and checks its answer before it gives it."""
 
     name = "afm-web"
-    calls: ClassVar[Mapping[str, tuple[str, str]]] = {  # tag -> tool, and its one argument
+    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {  # tag -> tool, and its one argument
         "web_search": ("search", "query"),
         "crawl_page": ("crawl_page", "url"),
     }
-    stop: ClassVar[tuple[str, ...]] = ("</web_search>", "</crawl_page>", "</answer>")
-    tags = make_tags((*ROLES, "web_search", "crawl_page", "observation", "answer"))
-    own_instruction = make_instruction(("web_search", "crawl_page"), CHECKED)
-    own_request = REQUEST
-    block: ClassVar[re.Pattern[str]] = make_block((*ROLES, "web_search", "crawl_page", "answer"))
-    order: ClassVar[Order] = make_order(("web_search", "crawl_page"), unchecked=False)
-    thoughtless: ClassVar[frozenset[str]] = frozenset()  # blocks that need no thought before them
-    graded: ClassVar[bool] = True  # every reflection has a grade for each of CRITERIA
+    stop_strings: ClassVar[tuple[str, ...]] = ("</web_search>", "</crawl_page>", "</answer>")
+    tags = make_tags((*ROLE_BLOCKS, "web_search", "crawl_page", "observation", "answer"))
+    default_instruction = make_instruction(("web_search", "crawl_page"), AFTER_CHECK)
+    default_summary_instruction = SUMMARY_INSTRUCTION
+    block_regex: ClassVar[re.Pattern[str]] = make_block_regex(
+        (*ROLE_BLOCKS, "web_search", "crawl_page", "answer")
+    )
+    block_order: ClassVar[BlockOrder] = make_block_order(
+        ("web_search", "crawl_page"), unchecked=False
+    )
+    # Blocks that need no thought before them.
+    blocks_without_thought: ClassVar[frozenset[str]] = frozenset()
+    requires_grades: ClassVar[bool] = True  # every reflection has a grade for each of CRITERIA
 
     @property
-    def any_ending(self) -> str:
+    def example_final_turn(self) -> str:
         """Ending with a double check, which every agent may write."""
-        so = Thought("So it is.")
-        checked = [so, Thought("x", Role.SUGGEST), so, double_check(PASSING), so]
-        return self.write_thoughts(checked) + self.write_answer("x")
+        thought = Thought("So it is.")
+        checked = [
+            thought,
+            Thought("x", ThoughtRole.SUGGEST),
+            thought,
+            make_double_check(MIN_PASSING_SCORE),
+            thought,
+        ]
+        return self.render_thoughts(checked) + self.render_answer("x")
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
+    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Encode the prompt. The instruction describes the tools; `tools` may hold any of them."""
-        known = [tool for tool, _ in self.calls.values()]
+        known = [tool for tool, _ in self.tools_by_tag.values()]
         for tool in tools:
             if (name := tool["function"]["name"]) not in known:
                 raise UserError(
                     f"The dialect {self.name} can only call `{'` and `'.join(known)}`, not"
                     f" `{name}`; use the dialect hermes for other tools."
                 )
-        return super().prompt(question, [])
+        return super().encode_prompt(question, [])
 
-    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        return FRAME
+    def observation_delimiters(
+        self, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> tuple[str, str]:
+        return OBSERVATION_DELIMITERS
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        turn = strip_thoughts(
+            text_so_far := "".join(turns[-1:]), self.tagged_roles, self.stop_strings
+        )
         if turn is None:
-            for name, (tool, _) in self.calls.items():
-                if found := self.unfinished(thought, name, tool):
+            for name, (tool, _) in self.tools_by_tag.items():
+                if found := self.parse_unfinished_thought(text_so_far, name, tool):
                     return found
             return None
-        ends = [(at, end) for end in self.stop if (at := turn.find(end)) >= 0]
+        ends = [(index, end) for end in self.stop_strings if (index := turn.find(end)) >= 0]
         if not ends:
             return None
-        at, end = min(ends)
+        index, end = min(ends)
         name = end[2:-1]
-        _, opened, text = turn[:at].rpartition(f"<{name}>")
+        _, opened, text = turn[:index].rpartition(f"<{name}>")
         if name == "answer":
-            return Answer(unboxed(text)) if opened and text.strip() else None
-        return (self.read_call(name, text if opened else ""),)
+            return Answer(unwrap_boxed(text)) if opened and text.strip() else None
+        return (self.parse_call(name, text if opened else ""),)
 
-    def read_call(self, name: str, text: str) -> Action | Malformed:
+    def parse_call(self, name: str, text: str) -> ToolCall | MalformedCall:
         """Read the call that `text` is between the tags `name`."""
-        tool, argument = self.calls[name]
+        tool, argument = self.tools_by_tag[name]
         if not text.strip():
             reason = f"Nothing to look for: write <{name}>, the {argument} and </{name}>."
-            return Malformed(reason, tool)
-        return Action(tool, {argument: text.strip()})
+            return MalformedCall(reason, tool)
+        return ToolCall(tool, {argument: text.strip()})
 
-    def write_thought(self, text: str) -> str:
-        return self.write_thoughts([Thought(text)] if text else [])
+    def render_thought(self, text: str) -> str:
+        return self.render_thoughts([Thought(text)] if text else [])
 
-    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        return write_blocks(thoughts, self.tags)
+    def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
+        return render_blocks(thoughts, self.tags)
 
-    def write_action(self, action: Action) -> str:
-        for name, (tool, argument) in self.calls.items():
-            if (action.tool, *action.arguments) == (tool, argument):
-                return f"<{name}>\n{str(action.arguments[argument]).strip()}\n</{name}>"
-        known = ", ".join(f"{tool}({argument})" for tool, argument in self.calls.values())
+    def render_call(self, call: ToolCall) -> str:
+        for name, (tool, argument) in self.tools_by_tag.items():
+            if (call.tool, *call.arguments) == (tool, argument):
+                return f"<{name}>\n{str(call.arguments[argument]).strip()}\n</{name}>"
+        known = ", ".join(f"{tool}({argument})" for tool, argument in self.tools_by_tag.values())
         raise UserError(
-            f"The dialect {self.name} can only write {known}, not {action}; use the dialect hermes."
+            f"The dialect {self.name} can only write {known}, not {call}; use the dialect hermes."
         )
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"<answer>\n{text}\n</answer>"
 
-    def obeys_grammar(self, turns: str) -> bool:
-        blocks = self._blocks(turns)
-        last, allowed = START, self.order[START]
+    def matches_grammar(self, joined_turns: str) -> bool:
+        blocks = self._split_blocks(joined_turns)
+        last, allowed = START_BLOCK, self.block_order[START_BLOCK]
         for name, text in blocks:
             if name == "think":
-                if last == "think" or last in self.calls:
+                if last == "think" or last in self.tools_by_tag:
                     return False
             elif (
                 name not in allowed
-                or (last != "think" and name not in self.thoughtless | {OBSERVATION})
-                or not self._fits(name, text)
+                or (
+                    last != "think"
+                    and name not in self.blocks_without_thought | {OBSERVATION_PLACEHOLDER}
+                )
+                or not self._is_valid_block(name, text)
             ):
                 return False
             else:
-                allowed = self._following(name, text)
+                allowed = self._allowed_after(name, text)
             last = name
         return last == "answer"
 
-    def _blocks(self, turns: str) -> list[tuple[str, str]]:
+    def _split_blocks(self, turns: str) -> list[tuple[str, str]]:
         """Return the name and the text of every block; none if anything stands between blocks."""
         found, end = [], 0
-        for match in self.block.finditer(turns):
+        for match in self.block_regex.finditer(turns):
             if match.start() != end:
                 return []
             name, text, observation = match.groups()
@@ -297,68 +304,75 @@ class AfmWeb(BaseDialect):
             end = match.end()
         return found if end == len(turns) else []
 
-    def _fits(self, name: str, text: str) -> bool:
+    def _is_valid_block(self, name: str, text: str) -> bool:
         """Return whether a block holds what it should."""
-        if name in self.calls:
-            return isinstance(self.read_call(name, text), Action)
-        if name == "reflection" and self.graded:
-            return grades_of(text).keys() == set(CRITERIA)
+        if name in self.tools_by_tag:
+            return isinstance(self.parse_call(name, text), ToolCall)
+        if name == "reflection" and self.requires_grades:
+            return parse_grades(text).keys() == set(CRITERIA)
         if name == "double_check":
-            return score_of(text) is not None
-        return name == OBSERVATION or bool(text.strip())
+            return parse_score(text) is not None
+        return name == OBSERVATION_PLACEHOLDER or bool(text.strip())
 
-    def _following(self, name: str, text: str) -> frozenset[str]:
+    def _allowed_after(self, name: str, text: str) -> frozenset[str]:
         """Return the blocks that may follow this one."""
         if name == "double_check":
-            return frozenset({"answer" if (score_of(text) or 0) >= PASSING else "plan"})
-        if name == "reflection" and POOR.lower() in grades_of(text).values():
+            return frozenset(
+                {"answer" if (parse_score(text) or 0) >= MIN_PASSING_SCORE else "plan"}
+            )
+        if name == "reflection" and POOR_GRADE.lower() in parse_grades(text).values():
             return frozenset({"plan"})
-        return self.order[name]
+        return self.block_order[name]
 
 
 @dataclass(frozen=True)
-class AfmMhqa(AfmWeb):
+class AfmMhqaDialect(AfmWebDialect):
     """The agent for questions of several hops: one search, reflections in any words, and an answer
     as soon as it is sure. It may check its answer first, as the web agent does."""
 
     name = "afm-mhqa"
-    calls: ClassVar[Mapping[str, tuple[str, str]]] = {"wiki_search": ("search", "query")}
-    stop = ("</wiki_search>", "</answer>")
-    tags = make_tags((*ROLES, "wiki_search", "observation", "answer"))
-    own_instruction = make_instruction(("wiki_search",), ", as soon as you are sure")
-    block = make_block((*ROLES, "wiki_search", "answer"))
-    order = make_order(("wiki_search",), unchecked=True)
-    thoughtless = frozenset({"plan", "reflection"})
-    graded = False
+    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {"wiki_search": ("search", "query")}
+    stop_strings = ("</wiki_search>", "</answer>")
+    tags = make_tags((*ROLE_BLOCKS, "wiki_search", "observation", "answer"))
+    default_instruction = make_instruction(("wiki_search",), ", as soon as you are sure")
+    block_regex = make_block_regex((*ROLE_BLOCKS, "wiki_search", "answer"))
+    block_order = make_block_order(("wiki_search",), unchecked=True)
+    blocks_without_thought = frozenset({"plan", "reflection"})
+    requires_grades = False
 
 
 @dataclass(frozen=True)
-class Afm(AfmWeb):
+class AfmDialect(AfmWebDialect):
     """The web agent that also runs programs. The paper tests whether agents follow such a mix of
     tags that they were not trained on."""
 
     name = "afm"
-    calls: ClassVar[Mapping[str, tuple[str, str]]] = {**AfmWeb.calls, CODE: (TOOL, "code")}
-    stop = (*AfmWeb.stop[:-1], "</code>", "</answer>")
-    tags = make_tags((*ROLES, "web_search", "crawl_page", CODE, "observation", "answer"))
-    own_instruction = make_instruction(("web_search", "crawl_page", CODE), CHECKED)
-    block = make_block((*ROLES, "web_search", "crawl_page", CODE, "answer"))
-    order = make_order(("web_search", "crawl_page", CODE), unchecked=False)
+    tools_by_tag: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **AfmWebDialect.tools_by_tag,
+        CODE_BLOCK: (PYTHON_TOOL, "code"),
+    }
+    stop_strings = (*AfmWebDialect.stop_strings[:-1], "</code>", "</answer>")
+    tags = make_tags(
+        (*ROLE_BLOCKS, "web_search", "crawl_page", CODE_BLOCK, "observation", "answer")
+    )
+    default_instruction = make_instruction(("web_search", "crawl_page", CODE_BLOCK), AFTER_CHECK)
+    block_regex = make_block_regex((*ROLE_BLOCKS, "web_search", "crawl_page", CODE_BLOCK, "answer"))
+    block_order = make_block_order(("web_search", "crawl_page", CODE_BLOCK), unchecked=False)
 
-    def read_call(self, name: str, text: str) -> Action | Malformed:
-        return read_program(text) if name == CODE else super().read_call(name, text)
+    def parse_call(self, name: str, text: str) -> ToolCall | MalformedCall:
+        return parse_program(text) if name == CODE_BLOCK else super().parse_call(name, text)
 
-    def write_action(self, action: Action) -> str:
+    def render_call(self, call: ToolCall) -> str:
         """Write a call. Raises UserError for a program that could not be read back, such as one
         with a tag."""
-        if action.tool != TOOL:
-            return super().write_action(action)
-        if {"code"} <= action.arguments.keys() <= {"code", "stdin"}:
-            text = write_program(action.arguments)
-            if self.parse([text]) == (action,):
+        if call.tool != PYTHON_TOOL:
+            return super().render_call(call)
+        if {"code"} <= call.arguments.keys() <= {"code", "stdin"}:
+            text = render_program(call.arguments)
+            if self.parse([text]) == (call,):
                 return text
         raise UserError(
             f"The dialect {self.name} can only write python(code, stdin) with a program that is not"
-            f" empty and holds no tag and no line with a fence, not {action}; change the program or"
+            f" empty and holds no tag and no line with a fence, not {call}; change the program or"
             " use the dialect hermes."
         )

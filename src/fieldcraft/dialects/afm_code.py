@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.dialects.afm import (
-    CRITERIA,
-    FRAME,
-    PYTHON,
+    OBSERVATION_DELIMITERS,
+    PYTHON_FENCE_REGEX,
     make_tags,
-    read_program,
-    write_blocks,
-    write_program,
+    parse_program,
+    render_blocks,
+    render_program,
 )
-from fieldcraft.dialects.base import OBSERVATION, plain
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.dialects.code import CodeDialect, block, inside
-from fieldcraft.dialects.thoughts import after_thoughts
-from fieldcraft.types import Action, Answer, Calls, Role, Thought
+from fieldcraft.dialects.afm_grades import CRITERIA
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.code import CodeDialect, get_fence_content, render_fenced_block
+from fieldcraft.dialects.thought_parser import strip_thoughts
+from fieldcraft.types import Answer, Thought, ThoughtRole, ToolCall, ToolCalls
 
 INSTRUCTION = """\
 Solve the task below. You write in blocks, each between its tags:
@@ -45,91 +45,94 @@ program between ```py and ``` if it asks for a program.
 Task:"""
 
 TAGS = make_tags(("plan", "think", "code", "observation", "reflection", "answer"))
-TEXT = plain(TAGS)
-PROGRAM = re.compile(PYTHON, re.MULTILINE)
-END = re.compile("</code>|</answer>")
+TEXT_REGEX = make_untagged_regex(TAGS)
+PROGRAM_REGEX = re.compile(PYTHON_FENCE_REGEX, re.MULTILINE)
+END_REGEX = re.compile("</code>|</answer>")
 
 
-def review(text: str, grade: str) -> Thought:
+def make_review(text: str, grade: str) -> Thought:
     """Return a reflection of the code agent: any text, and below it one of GRADES for the
     program."""
-    return Thought(f"{text}\n{CRITERIA[1]} : {grade}", Role.REFLECT)
+    return Thought(f"{text}\n{CRITERIA[1]} : {grade}", ThoughtRole.REFLECT)
 
 
 def is_writable(text: str) -> bool:
     """Return whether a text can stand in a block: it holds no tag."""
-    return re.fullmatch(TEXT, text) is not None
+    return re.fullmatch(TEXT_REGEX, text) is not None
 
 
 def is_writable_program(code: str, stdin: str | None = None) -> bool:
     """Return whether a program, with what it reads, is read back as it was written."""
     arguments = {"code": code} if stdin is None else {"code": code, "stdin": stdin}
-    written = write_program(arguments).removeprefix("<code>").removesuffix("</code>")
-    return is_writable(written) and read_program(written) == Action("python", arguments)
+    rendered = render_program(arguments).removeprefix("<code>").removesuffix("</code>")
+    return is_writable(rendered) and parse_program(rendered) == ToolCall("python", arguments)
 
 
 def is_writable_answer(text: str) -> bool:
     """Return whether an answer is read back as it was written."""
-    written = _inside_answer(text)
-    return is_writable(written) and _read_answer(written) == text
+    rendered = _render_answer_content(text)
+    return is_writable(rendered) and _parse_answer(rendered) == text
 
 
-def _inside_answer(text: str) -> str:
-    return block("py", text) if "\n" in text else f"\\boxed{{{text}}}"
+def _render_answer_content(text: str) -> str:
+    return render_fenced_block("py", text) if "\n" in text else f"\\boxed{{{text}}}"
 
 
-def _read_answer(text: str) -> str:
-    programs = PROGRAM.findall(text)
-    return inside(programs[-1]) if programs else last_box(text) or text.strip()
+def _parse_answer(text: str) -> str:
+    programs = PROGRAM_REGEX.findall(text)
+    return get_fence_content(programs[-1]) if programs else find_last_boxed(text) or text.strip()
 
 
-def _tagged(tag: str) -> str:
-    return rf"<{tag}>{TEXT}</{tag}>\s*"
+def _make_tagged_regex(tag: str) -> str:
+    return rf"<{tag}>{TEXT_REGEX}</{tag}>\s*"
 
 
 @dataclass(frozen=True)
-class AfmCode(CodeDialect):
+class AfmCodeDialect(CodeDialect):
     name = "afm-code"
-    stop = ("</code>", "</answer>")
+    stop_strings = ("</code>", "</answer>")
     tags = TAGS
-    own_instruction = INSTRUCTION
-    arguments = frozenset({"code", "stdin"})
-    frame = FRAME
+    default_instruction = INSTRUCTION
+    allowed_arguments = frozenset({"code", "stdin"})
+    delimiters = OBSERVATION_DELIMITERS
     grammar = re.compile(
-        rf"\s*{_tagged('plan')}"
-        rf"(?:{_tagged('think')}<code>\s*```py[ \t]*\n{TEXT}</code>\s*{OBSERVATION}\s*"
-        rf"{_tagged('reflection')})*"
-        rf"{_tagged('think')}{_tagged('answer')}"
+        rf"\s*{_make_tagged_regex('plan')}"
+        rf"(?:{_make_tagged_regex('think')}<code>\s*```py[ "
+        rf"\t]*\n{TEXT_REGEX}</code>\s*{OBSERVATION_PLACEHOLDER}\s*"
+        rf"{_make_tagged_regex('reflection')})*"
+        rf"{_make_tagged_regex('think')}{_make_tagged_regex('answer')}"
     )
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        turn = strip_thoughts(
+            text_so_far := "".join(turns[-1:]), self.tagged_roles, self.stop_strings
+        )
         if turn is None:
-            return self.unfinished(thought, "code", self.tool)
-        end = END.search(turn)
+            return self.parse_unfinished_thought(text_so_far, "code", self.tool_name)
+        end = END_REGEX.search(turn)
         if end is None:
             return None
         if end[0] == "</code>":
             _, opened, text = turn[: end.start()].rpartition("<code>")
-            return (read_program(text if opened else ""),)
+            return (parse_program(text if opened else ""),)
         _, opened, text = turn[: end.start()].rpartition("<answer>")
-        answer = _read_answer(text) if opened else ""
+        answer = _parse_answer(text) if opened else ""
         return Answer(answer) if answer else None
 
-    def write_thought(self, text: str) -> str:
-        return self.write_thoughts([Thought(text)] if text else [])
+    def render_thought(self, text: str) -> str:
+        return self.render_thoughts([Thought(text)] if text else [])
 
-    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        return write_blocks(thoughts, self.tags)
+    def render_thoughts(self, thoughts: Sequence[Thought]) -> str:
+        return render_blocks(thoughts, self.tags)
 
-    def write_call(self, action: Action) -> str:
-        return write_program(action.arguments)
+    def render_program_call(self, action: ToolCall) -> str:
+        return render_program(action.arguments)
 
     @property
     def answer_opening(self) -> str:
         """Opening of an answer, which may be a program as well as a result in a box."""
         return "<answer>\n"
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         """Write an answer. One of several lines is a program."""
-        return f"<answer>\n{_inside_answer(text)}\n</answer>"
+        return f"<answer>\n{_render_answer_content(text)}\n</answer>"

@@ -13,9 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.types import Answer, Calls, Role
+from fieldcraft.dialects.base import (
+    OBSERVATION_PLACEHOLDER,
+    SUMMARY_INSTRUCTION,
+    SearchDialect,
+    make_untagged_regex,
+)
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.types import Answer, ThoughtRole, ToolCalls
 
 INSTRUCTION = """\
 You reason step by step and can search an encyclopedia while you think.
@@ -36,55 +41,55 @@ TAGS = (
     "<search_result>",
     "</search_result>",
 )
-TEXT = plain(TAGS)
-GRAMMAR = re.compile(
-    rf"(?:{TEXT}<begin_search>(?!\s*</end_search>){TEXT}</end_search>\s*{OBSERVATION})*"
-    rf"{TEXT}</think>{TEXT}"
+TEXT_REGEX = make_untagged_regex(TAGS)
+GRAMMAR_REGEX = re.compile(
+    rf"(?:{TEXT_REGEX}<begin_search>(?!\s*</end_search>){TEXT_REGEX}</end_search>\s*{OBSERVATION_PLACEHOLDER})*"
+    rf"{TEXT_REGEX}</think>{TEXT_REGEX}"
 )
 
 
 @dataclass(frozen=True)
-class AutoCoA(SearchDialect):
+class AutoCoADialect(SearchDialect):
     name = "autocoa"
-    stop = ("</end_search>",)
+    stop_strings = ("</end_search>",)
     tags = TAGS
-    own_instruction = INSTRUCTION
-    own_request = REQUEST
-    padding = " "
+    default_instruction = INSTRUCTION
+    default_summary_instruction = SUMMARY_INSTRUCTION
+    observation_padding = " "
     call_tags = ("<begin_search>", "</end_search>")
-    frame = ("\n\n<search_result>", " </search_result>\n\n")
+    delimiters = ("\n\n<search_result>", " </search_result>\n\n")
 
     @property
-    def apart(self) -> tuple[Role, ...]:
+    def tagged_roles(self) -> tuple[ThoughtRole, ...]:
         """Empty, because the policy searches inside of its thought."""
         return ()
 
-    def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
-        before, after = super().prompt_frame(tools)
+    def render_prompt_parts(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
+        before, after = super().render_prompt_parts(tools)
         return before, f"{after}<think>\n"
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        if not any("</think>" in turn for turn in written[:-1]):
-            call = self.read_call("".join(written[-1:]).partition("</think>")[0])
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        if not any("</think>" in turn for turn in turns[:-1]):
+            call = self.parse_call("".join(turns[-1:]).partition("</think>")[0])
             if call is not None:
                 return call
         # Turns are not joined, so that two halves of a tag cannot become one.
-        answer = last_box(OBSERVATION.join(written).partition("</think>")[2])
+        answer = find_last_boxed(OBSERVATION_PLACEHOLDER.join(turns).partition("</think>")[2])
         return None if answer is None else Answer(answer)
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"{text}\n" if text else ""
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"</think>\n\n\\boxed{{{text}}}"
 
-    def open_answer(self, turn: str) -> str:
+    def render_answer_opening(self, turn: str) -> str:
         """Return the text that opens an answer. The thought ends once, before the answer."""
-        opening = super().open_answer(turn)
+        opening = super().render_answer_opening(turn)
         return opening.replace("</think>", "") if "</think>" in turn else opening
 
-    def obeys_grammar(self, turns: str) -> bool:
+    def matches_grammar(self, joined_turns: str) -> bool:
         return (
-            GRAMMAR.fullmatch(turns) is not None
-            and last_box(turns.partition("</think>")[2]) is not None
+            GRAMMAR_REGEX.fullmatch(joined_turns) is not None
+            and find_last_boxed(joined_turns.partition("</think>")[2]) is not None
         )

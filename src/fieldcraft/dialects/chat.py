@@ -13,14 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from fieldcraft.dialects.base import MARK, BaseDialect, encode_frame, encode_plain
-from fieldcraft.dialects.templates import TURN
-from fieldcraft.dialects.thoughts import reasoning_and_reply
+from fieldcraft.dialects.base import (
+    TEXT_PLACEHOLDER,
+    BaseDialect,
+    encode_template,
+    encode_untrusted,
+)
+from fieldcraft.dialects.chat_template import TURN_PLACEHOLDER
+from fieldcraft.dialects.thought_parser import split_reasoning
 from fieldcraft.types import UserError
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatRenderer:
     """Frame around messages, in the tokens of a dialect's model.
 
     The dialect's tags do not matter here, but its system prompt and its template's variables do,
@@ -29,30 +34,30 @@ class Chat:
 
     dialect: BaseDialect
 
-    def prompt(self, message: str) -> list[int]:
+    def encode_prompt(self, message: str) -> list[int]:
         """Return the token ids up to where the policy starts to write. The message is plain
         text."""
-        frame = self.dialect.message_frame(self.dialect.instruction or "")
-        return self.dialect.encode_prompt(frame, message)
+        frame = self.dialect.render_message_parts(self.dialect.instruction or "")
+        return self.dialect.encode_prompt_parts(frame, message)
 
-    def write_reply(self, message: str) -> str:
+    def render_reply(self, message: str) -> str:
         """Write what follows a turn of the policy, its end-of-sequence token included, up to its
         next turn."""
-        opening, closing = self.frame
+        opening, closing = self.reply_delimiters
         return opening + message + closing
 
     def encode_reply(self, message: str) -> list[int]:
-        """Encode `write_reply` as token ids; only its frame may hold special tokens."""
-        opening, closing = self.frame
+        """Encode `render_reply` as token ids; only its frame may hold special tokens."""
+        opening, closing = self.reply_delimiters
         tokenizer = self.dialect.tokenizer
         return [
-            *encode_frame(tokenizer, opening),
-            *encode_plain(tokenizer, message),
-            *encode_frame(tokenizer, closing),
+            *encode_template(tokenizer, opening),
+            *encode_untrusted(tokenizer, message),
+            *encode_template(tokenizer, closing),
         ]
 
     @cached_property
-    def frame(self) -> tuple[str, str]:
+    def reply_delimiters(self) -> tuple[str, str]:
         """Text that the template writes between the end of a turn and a message, and behind that.
 
         Raises UserError for a template that ends a turn otherwise than with the end-of-sequence
@@ -61,25 +66,25 @@ class Chat:
         tokenizer = self.dialect.tokenizer
         if tokenizer.chat_template is None:
             return "\n", "\n"
-        text = self.dialect.render(
+        text = self.dialect.render_conversation(
             [
                 {"role": "user", "content": "question"},
-                {"role": "assistant", "content": TURN},
-                {"role": "user", "content": MARK},
+                {"role": "assistant", "content": TURN_PLACEHOLDER},
+                {"role": "user", "content": TEXT_PLACEHOLDER},
             ]
         )
-        _, _, rest = text.rpartition(TURN)
-        end = self.dialect.end.text
+        _, _, rest = text.rpartition(TURN_PLACEHOLDER)
+        end = self.dialect.turn_end.text
         space, ended, reply = rest.partition(end)
-        opening, mark, closing = reply.partition(MARK)
+        opening, mark, closing = reply.partition(TEXT_PLACEHOLDER)
         if space.strip() or not ended or not mark:
             raise UserError(
                 f"The tokenizer's chat template does not end a turn with {end!r} and a message"
                 " after it; set the tokenizer's eos_token to what ends a turn."
             )
-        return opening, self.dialect.without_think(closing)
+        return opening, self.dialect.strip_think_prefill(closing)
 
-    def action(self, written: str) -> str:
+    def strip_turn(self, turn: str) -> str:
         """Return the text of a turn: without the end-of-sequence token, and without what a model
         that reasons thought before. A thought that never ends says nothing."""
-        return reasoning_and_reply(self.dialect.end.strip(written))[1].strip()
+        return split_reasoning(self.dialect.turn_end.strip(turn))[1].strip()

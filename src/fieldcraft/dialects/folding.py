@@ -16,18 +16,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects.base import SUMMARY, encode_frame, encode_written, plain, special_tokens
-from fieldcraft.records.chains import chains, turns_of
-from fieldcraft.types import Dialect, Role, Trajectory, UserError
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects.base import (
+    SUMMARY_TAGS,
+    encode_policy_text,
+    encode_template,
+    get_special_tokens,
+    make_untagged_regex,
+)
+from fieldcraft.records.chains import get_policy_turns, split_chains
+from fieldcraft.types import Dialect, ThoughtRole, Trajectory, UserError
 
-STOP = SUMMARY[1:]  # the summary ends a turn of its own
+SUMMARY_STOP = SUMMARY_TAGS[1:]  # the summary ends a turn of its own
 
 
-def request(dialect: Dialect) -> str:
+def require_summary_prompt(dialect: Dialect) -> str:
     """Return the text that asks for a summary. Raises UserError for a dialect that has no words for
     it."""
-    if (text := dialect.summary_request) is None:
+    if (text := dialect.summary_prompt) is None:
         raise UserError(
             f"The dialect {dialect.name} has no tag for a summary, so its chains cannot be folded:"
             " set budget.fold=null, or use another dialect, such as hermes."
@@ -35,30 +41,34 @@ def request(dialect: Dialect) -> str:
     return text
 
 
-def encode_request(dialect: Dialect) -> list[int]:
-    return encode_frame(dialect.tokenizer, request(dialect))
+def encode_summary_prompt(dialect: Dialect) -> list[int]:
+    return encode_template(dialect.tokenizer, require_summary_prompt(dialect))
 
 
 def encode_summary(dialect: Dialect, text: str) -> list[int]:
     """Encode a summary as the policy writes it after the request."""
-    return encode_written(dialect.tokenizer, f"{text}\n{SUMMARY[1]}")
+    return encode_policy_text(dialect.tokenizer, f"{text}\n{SUMMARY_TAGS[1]}")
 
 
-def read_summary(turn: str) -> str | None:
+def parse_summary(turn: str) -> str | None:
     """Read the summary that a turn holds; None if it is empty, or never ended."""
-    text, ended, _ = turn.partition(SUMMARY[1])
+    text, ended, _ = turn.partition(SUMMARY_TAGS[1])
     return text.strip() or None if ended else None
 
 
-def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary: str) -> str:
+def render_folded_question(
+    dialect: Dialect, question: str, turns: Sequence[str], summary: str
+) -> str:
     """Return what the next chain asks in place of the question: the question, the last plan in what
-    the policy has `written` (of all chains, if the dialect has plans), and the summary."""
+    `turns` (of all chains, if the dialect has plans), and the summary."""
     parts = [question.strip()]
-    opening, closing = f"<{Role.PLAN}>", f"</{Role.PLAN}>"
+    opening, closing = f"<{ThoughtRole.PLAN}>", f"</{ThoughtRole.PLAN}>"
     if opening in dialect.tags:
-        plans = re.findall(rf"{opening}({plain((opening, closing))}){closing}", "".join(written))
+        plans = re.findall(
+            rf"{opening}({make_untagged_regex((opening, closing))}){closing}", "".join(turns)
+        )
         parts += [f"{opening}\n{plan.strip()}\n{closing}" for plan in plans[-1:]]
-    return "\n\n".join([*parts, f"{SUMMARY[0]}\n{summary}\n{SUMMARY[1]}"])
+    return "\n\n".join([*parts, f"{SUMMARY_TAGS[0]}\n{summary}\n{SUMMARY_TAGS[1]}"])
 
 
 def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
@@ -69,48 +79,51 @@ def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
     if trajectory.forced:
         return False
     summary = None
-    *folded, last = [turns_of(chain) for chain in chains(trajectory)]
-    for written in folded:
-        *turns, ending = written or [""]
-        if not _goes_on_well(dialect, summary, [*turns, dialect.any_ending]):
+    *folded, last = [get_policy_turns(chain) for chain in split_chains(trajectory)]
+    for chain_turns in folded:
+        *earlier_turns, ending = chain_turns or [""]
+        if not _is_valid_chain(dialect, summary, [*earlier_turns, dialect.example_final_turn]):
             return False
-        summary = read_summary(ending)
-        marks = (*dialect.tags, *SUMMARY, *special_tokens(dialect.tokenizer).values())
+        summary = parse_summary(ending)
+        marks = (*dialect.tags, *SUMMARY_TAGS, *get_special_tokens(dialect.tokenizer).values())
         if summary is None or any(mark in summary for mark in marks):
             return False
-    return _goes_on_well(dialect, summary, last)
+    return _is_valid_chain(dialect, summary, last)
 
 
-def _goes_on_well(dialect: Dialect, summary: str | None, written: Sequence[str]) -> bool:
+def _is_valid_chain(dialect: Dialect, summary: str | None, turns: Sequence[str]) -> bool:
     """Return whether a chain that begins with this summary obeys the grammar, with it or without
     it."""
-    if dialect.well_formed(written):
+    if dialect.is_well_formed(turns):
         return True
-    if summary is None or not written:
+    if summary is None or not turns:
         return False
-    return dialect.well_formed([dialect.write_thought(summary) + written[0], *written[1:]])
+    return dialect.is_well_formed([dialect.render_thought(summary) + turns[0], *turns[1:]])
 
 
-def fold_problems(
-    key: str, budget: Limits, dialect: Dialect, prompt: int, reserve: int
+def check_fold_budget(
+    key: str, budget: BudgetConfig, dialect: Dialect, prompt: int, reserve: int
 ) -> Iterator[str]:
     """Yield the problems of a budget. A chain must have room for its summary whenever it is folded,
     and the next chain for a turn before it is folded again. `key` is where a recipe has the budget,
     `reserve` what is held back of it for a forced answer."""
     if budget.fold is None:
         return
-    asked = len(encode_request(dialect))
-    observed = budget.observation_tokens + len(dialect.encode_observation(""))
-    latest = budget.total_tokens - reserve - 2 * budget.turn_tokens - observed - asked
+    prompt_tokens = len(encode_summary_prompt(dialect))
+    observation_tokens = budget.observation_tokens + len(dialect.encode_observation(""))
+    latest = (
+        budget.total_tokens - reserve - 2 * budget.turn_tokens - observation_tokens - prompt_tokens
+    )
     if budget.fold.at > latest:
         yield (
             f"a chain of {key}.fold.at={budget.fold.at} tokens has no room for one more turn, its"
-            f" observation of {observed}, and a request of {asked} with its summary: set"
+            f" observation of {observation_tokens}, and a request of {prompt_tokens} with its "
+            "summary: set"
             + (f" {key}.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
         )
-    again = prompt + budget.turn_tokens
-    if again >= budget.fold.at:
+    next_prompt = prompt + budget.turn_tokens
+    if next_prompt >= budget.fold.at:
         yield (
-            f"the longest prompt with a summary can have {again} tokens, so each chain would be"
-            f" folded after its first call: set {key}.fold.at={again + 1} or more."
+            f"the longest prompt with a summary can have {next_prompt} tokens, so each chain would"
+            f" be folded after its first call: set {key}.fold.at={next_prompt + 1} or more."
         )

@@ -19,24 +19,31 @@ from functools import cached_property
 from typing import Any
 
 from fieldcraft.dialects.base import (
-    OBSERVATION,
-    REQUEST,
+    OBSERVATION_PLACEHOLDER,
+    SUMMARY_INSTRUCTION,
     BaseDialect,
-    plain,
-    special_tokens,
+    get_special_tokens,
+    make_untagged_regex,
 )
-from fieldcraft.dialects.calls import dump_call, read_turn
-from fieldcraft.dialects.marked_answers import marked_answer
-from fieldcraft.dialects.templates import takes_system
-from fieldcraft.dialects.thoughts import after_other_thoughts, without_drafts
+from fieldcraft.dialects.calls import dump_call_json, parse_turn
+from fieldcraft.dialects.chat_template import supports_system_prompt
+from fieldcraft.dialects.marked_answers import split_marked_answer
+from fieldcraft.dialects.thought_parser import strip_draft_thoughts, strip_foreign_thoughts
 from fieldcraft.dialects.tool_prompts import (
-    Frame,
+    CallDelimiters,
     describe_tools,
-    own_frame,
+    find_template_delimiters,
+    make_fallback_delimiters,
     shows_tools,
-    template_frame,
 )
-from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
+from fieldcraft.types import (
+    ONLY_OBSERVATION,
+    Answer,
+    ObservationPosition,
+    ToolCall,
+    ToolCalls,
+    UserError,
+)
 
 INSTRUCTION = """\
 Answer the question below. Think first, between <think> and </think>. Call a tool whenever it can \
@@ -53,101 +60,108 @@ TAGS = (
     "<tool_response>",
     "</tool_response>",
 )
-TEXT = plain(TAGS)
+TEXT_REGEX = make_untagged_regex(TAGS)
 # A thought may draft a call, because nothing in it is read.
-THINK = rf"(?:\s*<think>{plain([tag for tag in TAGS if 'call' not in tag])}</think>)?"
-GRAMMAR = re.compile(
-    rf"(?:{THINK}{TEXT}(?:<tool_call>{TEXT}</tool_call>\s*)+{OBSERVATION})*{THINK}{TEXT}"
+THINK_REGEX = (
+    rf"(?:\s*<think>{make_untagged_regex([tag for tag in TAGS if 'call' not in tag])}</think>)?"
+)
+GRAMMAR_REGEX = re.compile(
+    rf"(?:{THINK_REGEX}{TEXT_REGEX}(?:<tool_call>{TEXT_REGEX}</tool_call>\s*)+{OBSERVATION_PLACEHOLDER})*{THINK_REGEX}{TEXT_REGEX}"
 )
 
 
-def _are_actions(parsed: Answer | Calls | None) -> bool:
-    return isinstance(parsed, tuple) and all(isinstance(call, Action) for call in parsed)
+def _are_tool_calls(parsed: Answer | ToolCalls | None) -> bool:
+    return isinstance(parsed, tuple) and all(isinstance(call, ToolCall) for call in parsed)
 
 
 @dataclass(frozen=True)
-class Hermes(BaseDialect):
+class HermesDialect(BaseDialect):
     name = "hermes"
-    stop = ()
+    stop_strings = ()
     tags = TAGS
-    own_instruction = INSTRUCTION
-    own_request = REQUEST
+    default_instruction = INSTRUCTION
+    default_summary_instruction = SUMMARY_INSTRUCTION
 
-    def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    def render_prompt_parts(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         described = json.dumps(list(tools), ensure_ascii=False)
-        for token in special_tokens(self.tokenizer).values():
+        for token in get_special_tokens(self.tokenizer).values():
             if token in described:
                 raise UserError(f"The description of a tool contains the special token {token!r}.")
         if not tools or (self.writes_calls and shows_tools(self)):
-            return super().prompt_frame(tools)
-        return self._frame_with(describe_tools(tools))
+            return super().render_prompt_parts(tools)
+        return self._render_parts_with_tools(describe_tools(tools))
 
-    def _frame_with(self, described: str) -> tuple[str, str]:
+    def _render_parts_with_tools(self, described: str) -> tuple[str, str]:
         """Return the frame of a prompt of our own: the tools stand in the system message, or in the
         user's first."""
-        own = self.own_instruction if self.instruction is None else self.instruction
-        if self._takes_system:
-            system = "\n\n".join(part for part in (self.system, described) if part)
-            return self.message_frame(own, system=system)
-        return self.message_frame("\n\n".join(part for part in (described, own) if part))
+        instruction = self.default_instruction if self.instruction is None else self.instruction
+        if self._supports_system_prompt:
+            system_prompt = "\n\n".join(part for part in (self.system_prompt, described) if part)
+            return self.render_message_parts(instruction, system_prompt=system_prompt)
+        return self.render_message_parts(
+            "\n\n".join(part for part in (described, instruction) if part)
+        )
 
     @cached_property
-    def _takes_system(self) -> bool:
-        return takes_system(self.tokenizer, self.template)
+    def _supports_system_prompt(self) -> bool:
+        return supports_system_prompt(self.tokenizer, self.chat_template_kwargs)
 
     @cached_property
     def writes_calls(self) -> bool:
         """Return whether the chat template writes calls and results as this dialect reads them.
-        Raises UserError as `template_frame` does."""
-        return template_frame(self) is not None
+        Raises UserError as `find_template_delimiters` does."""
+        return find_template_delimiters(self) is not None
 
     @cached_property
-    def frame(self) -> Frame:
+    def call_delimiters(self) -> CallDelimiters:
         """Text around the calls of a turn and their observations: as the chat template writes it,
         or else of our own."""
-        return template_frame(self) or own_frame(self)
+        return find_template_delimiters(self) or make_fallback_delimiters(self)
 
-    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        opening = "" if place.index else self.frame.opening
-        last = place.index == place.count - 1
-        return opening, self.frame.closing if last else self.frame.between
+    def observation_delimiters(
+        self, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> tuple[str, str]:
+        opening = "" if position.index else self.call_delimiters.opening
+        last = position.index == position.count - 1
+        return opening, self.call_delimiters.closing if last else self.call_delimiters.between
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        text = self.end.strip("".join(written[-1:]))
-        turn = read_turn(text)
-        if turn.thinking or after_other_thoughts(text[turn.begin :]) is None:
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        text = self.turn_end.strip("".join(turns[-1:]))
+        turn = parse_turn(text)
+        if turn.is_thinking or strip_foreign_thoughts(text[turn.start :]) is None:
             return None  # it never stopped thinking
         if turn.calls:
             return tuple(turn.calls)
-        said = without_drafts(*turn.pieces)
-        marked = marked_answer(said)
-        text = marked[1] if marked else said.strip()
+        reply = strip_draft_thoughts(*turn.texts)
+        marked = split_marked_answer(reply)
+        text = marked[1] if marked else reply.strip()
         return Answer(text) if text else None
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"<think>\n{text}\n</think>\n\n" if text else ""
 
-    def write_action(self, action: Action) -> str:
-        payload = dump_call({"name": action.tool, "arguments": action.arguments}, TAGS)
+    def render_call(self, call: ToolCall) -> str:
+        payload = dump_call_json({"name": call.tool, "arguments": call.arguments}, TAGS)
         return f"<tool_call>\n{payload}\n</tool_call>"
 
-    def write_calls(self, actions: Sequence[Action]) -> str:
-        return self.frame.separator.join(map(self.write_action, actions))
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
+        return self.call_delimiters.separator.join(map(self.render_call, calls))
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"\\boxed{{{text}}}"
 
-    def obeys_grammar(self, turns: str) -> bool:
-        written = turns.split(OBSERVATION)
-        *calls, final = written
+    def matches_grammar(self, joined_turns: str) -> bool:
+        turns = joined_turns.split(OBSERVATION_PLACEHOLDER)
+        *calls, final = turns
         return (
-            GRAMMAR.fullmatch(OBSERVATION.join(map(_outline, written))) is not None
-            and all(_are_actions(self.parse([turn])) for turn in calls)
+            GRAMMAR_REGEX.fullmatch(OBSERVATION_PLACEHOLDER.join(map(_mask_calls, turns)))
+            is not None
+            and all(_are_tool_calls(self.parse([turn])) for turn in calls)
             and isinstance(self.parse([final]), Answer)
         )
 
 
-def _outline(written: str) -> str:
+def _mask_calls(turn: str) -> str:
     """Return a turn without what its calls say, which may be any text."""
-    turn = read_turn(written)
-    return written[: turn.begin] + "<tool_call></tool_call>".join(turn.pieces)
+    content = parse_turn(turn)
+    return turn[: content.start] + "<tool_call></tool_call>".join(content.texts)

@@ -11,19 +11,34 @@ from __future__ import annotations
 
 import re
 
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.dialects.thoughts import without_drafts
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.thought_parser import strip_draft_thoughts
 
-_TAGS = re.compile(
+_TAGS_REGEX = re.compile(
     r"<(?P<tag>answer|final_answer|output)>(?P<answer>(?:(?!</?(?P=tag)>).)*)</(?P=tag)>",
     re.IGNORECASE | re.DOTALL,
 )
 # A full stop behind these ends no sentence: J. K. Rowling, St. Louis.
-_SHORT = ("Dr", "Mr", "Ms", "St", "Jr", "Sr", "Mt", "Ft", "Lt", "vs", "Mrs", "Rev", "Gen", "Col")
-_NO_ABBREVIATION = "".join(
-    rf"(?<!\b{short})" for short in ("[A-Z]", r"[A-Z]\.[A-Z]", *_SHORT, "Prof", "Capt")
+_ABBREVIATIONS = (
+    "Dr",
+    "Mr",
+    "Ms",
+    "St",
+    "Jr",
+    "Sr",
+    "Mt",
+    "Ft",
+    "Lt",
+    "vs",
+    "Mrs",
+    "Rev",
+    "Gen",
+    "Col",
 )
-_ENDS = (
+_NO_ABBREVIATION_REGEX = "".join(
+    rf"(?<!\b{short})" for short in ("[A-Z]", r"[A-Z]\.[A-Z]", *_ABBREVIATIONS, "Prof", "Capt")
+)
+_FINAL_SENTENCE_REGEXES = (
     re.compile(
         r"^[ \t>#*_]*(?:(?:the )?final answer(?: is)?|(?:the )?answer(?: is)?(?=[ \t*_]*:))"
         r"[ \t*_]*(?::|\n)\s*(?P<answer>\S[^\n]*)\s*\Z",
@@ -32,45 +47,49 @@ _ENDS = (
     re.compile(
         r"(?:^|(?<=[.!?:;,] ))[ \t*_]*(?:(?:so|thus|therefore|hence|then),? )?the"
         r" (?:final |correct )?answer is:?[ \t*_]+"
-        rf"(?P<answer>(?!(?:not|no longer)\b)(?:(?!{_NO_ABBREVIATION}[.!?;] )[^\n])+)\s*\Z",
+        rf"(?P<answer>(?!(?:not|no longer)\b)(?:(?!{_NO_ABBREVIATION_REGEX}[.!?;] )[^\n])+)\s*\Z",
         re.IGNORECASE | re.MULTILINE,
     ),
 )
-_OPENED = re.compile(r"<(?:answer|final_answer|output)>\s*\Z", re.IGNORECASE)  # around a box
+_OPEN_TAG_REGEX = re.compile(
+    r"<(?:answer|final_answer|output)>\s*\Z", re.IGNORECASE
+)  # around a box
 # What ends a formula, and what begins it.
 _FORMULAS = {"$$": "$$", "$": "$", "\\)": "\\(", "\\]": "\\["}
-_SAME = ("$$", "$")
-_AROUND = " \t*_`"
-_STOP = re.compile(r"(?<!\.[A-Za-z])\.\Z")  # U.S. keeps its own
+_SYMMETRIC_DELIMITERS = ("$$", "$")
+_EMPHASIS_CHARS = " \t*_`"
+_FULL_STOP_REGEX = re.compile(r"(?<!\.[A-Za-z])\.\Z")  # U.S. keeps its own
 
 
-def marked_answer(text: str) -> tuple[str, str] | None:
+def split_marked_answer(text: str) -> tuple[str, str] | None:
     """Return what a message says before its answer, and the answer; None where nothing marks
     one."""
-    text = without_drafts(text)
-    boxed = last_box(text)
-    if boxed is not None:
+    text = strip_draft_thoughts(text)
+    box = find_last_boxed(text)
+    if box is not None:
         before, _, after = text.rpartition("\\boxed")
-        before = _without_formula(before, after.partition(f"{boxed}}}")[2])
-        return _OPENED.sub("", before).strip(), boxed
-    tagged = [match for match in _TAGS.finditer(text) if match["answer"].strip()]
+        before = _strip_formula(before, after.partition(f"{box}}}")[2])
+        return _OPEN_TAG_REGEX.sub("", before).strip(), box
+    tagged = [match for match in _TAGS_REGEX.finditer(text) if match["answer"].strip()]
     if tagged:
         return text[: tagged[-1].start()].strip(), tagged[-1]["answer"].strip()
-    for end in _ENDS:
-        if (said := end.search(text)) and (answer := _bare(said["answer"])):
-            return text[: said.start()].strip(), answer
+    for end in _FINAL_SENTENCE_REGEXES:
+        if (found := end.search(text)) and (answer := _strip_emphasis(found["answer"])):
+            return text[: found.start()].strip(), answer
     return None
 
 
-def _without_formula(before: str, after: str) -> str:
+def _strip_formula(before: str, after: str) -> str:
     """Return the text before a box without a formula that goes on in it, as in "So $x =
     \\boxed{4}$"."""
     ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
-    begin = before.rfind(_FORMULAS[ends]) if ends else -1
-    closed = ends in before[begin + len(ends) :] or (ends in _SAME and before.count(ends) % 2 == 0)
-    return before if begin < 0 or closed else before[:begin]
+    start = before.rfind(_FORMULAS[ends]) if ends else -1
+    closed = ends in before[start + len(ends) :] or (
+        ends in _SYMMETRIC_DELIMITERS and before.count(ends) % 2 == 0
+    )
+    return before if start < 0 or closed else before[:start]
 
 
-def _bare(answer: str) -> str:
+def _strip_emphasis(answer: str) -> str:
     """Return an answer without emphasis and the full stop of its sentence."""
-    return _STOP.sub("", answer.strip().strip(_AROUND)).strip(_AROUND)
+    return _FULL_STOP_REGEX.sub("", answer.strip().strip(_EMPHASIS_CHARS)).strip(_EMPHASIS_CHARS)

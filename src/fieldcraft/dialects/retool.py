@@ -14,11 +14,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.dialects.base import OBSERVATION, plain
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
-from fieldcraft.dialects.thoughts import after_thoughts
-from fieldcraft.types import Action, Answer, Calls, Malformed, Role
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.code import (
+    PYTHON_TOOL,
+    CodeDialect,
+    get_fence_content,
+    make_fence_regex,
+    make_python_call,
+    render_fenced_block,
+)
+from fieldcraft.dialects.thought_parser import strip_thoughts
+from fieldcraft.types import Answer, MalformedCall, ThoughtRole, ToolCall, ToolCalls
 
 INSTRUCTION = """\
 Work out the problem below step by step. Whenever a calculation is long or easy to get wrong, let \
@@ -41,47 +48,49 @@ short as it can be:
 Problem:"""
 
 TAGS = tuple(f"<{end}{tag}>" for tag in ("code", "interpreter", "answer") for end in ("", "/"))
-TEXT = plain(TAGS)
-FENCED = re.compile(rf"\s*{fence('(?:[Pp]ython|py)[0-9.]*')}\s*", re.MULTILINE)
-END = re.compile("</code>|</answer>")
+TEXT_REGEX = make_untagged_regex(TAGS)
+FENCED_REGEX = re.compile(rf"\s*{make_fence_regex('(?:[Pp]ython|py)[0-9.]*')}\s*", re.MULTILINE)
+END_REGEX = re.compile("</code>|</answer>")
 
 
 @dataclass(frozen=True)
-class ReTool(CodeDialect):
+class ReToolDialect(CodeDialect):
     name = "retool"
-    stop = ("</code>", "</answer>")
+    stop_strings = ("</code>", "</answer>")
     tags = TAGS
-    own_instruction = INSTRUCTION
-    frame = ("\n<interpreter>\n", "\n</interpreter>\n")
+    default_instruction = INSTRUCTION
+    delimiters = ("\n<interpreter>\n", "\n</interpreter>\n")
     grammar = re.compile(
-        rf"(?:{TEXT}<code>{TEXT}</code>\s*{OBSERVATION})*{TEXT}<answer>{TEXT}</answer>\s*"
+        rf"(?:{TEXT_REGEX}<code>{TEXT_REGEX}</code>\s*{OBSERVATION_PLACEHOLDER})*{TEXT_REGEX}<answer>{TEXT_REGEX}</answer>\s*"
     )
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = "".join(written[-1:])
-        said = after_thoughts(turn, (Role.THINK,))
-        text = turn if said is None else said  # a thought may hold programs, and no answer
-        end = END.search(text)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        turn = "".join(turns[-1:])
+        reply = strip_thoughts(turn, (ThoughtRole.THINK,))
+        text = turn if reply is None else reply  # a thought may hold programs, and no answer
+        end = END_REGEX.search(text)
         if end is not None and end[0] == "</code>":
-            return (self.read_call(text[: end.start()]),)
-        if said is None:
+            return (self.parse_call(text[: end.start()]),)
+        if reply is None:
             return None
         text = text[: end.start()] if end else text.partition("<code>")[0]
-        found = last_box(text.rpartition("<answer>")[2])
+        found = find_last_boxed(text.rpartition("<answer>")[2])
         return None if found is None else Answer(found)
 
-    def read_call(self, text: str) -> Action | Malformed:
+    def parse_call(self, text: str) -> ToolCall | MalformedCall:
         _, opened, payload = text.rpartition("<code>")
         if not opened:
-            return Malformed("There is nothing to run: a program begins with <code>.", TOOL)
-        fenced = FENCED.fullmatch(payload)
-        return program(inside(fenced[1]) if fenced else payload.strip("\n"))
+            return MalformedCall(
+                "There is nothing to run: a program begins with <code>.", PYTHON_TOOL
+            )
+        fenced = FENCED_REGEX.fullmatch(payload)
+        return make_python_call(get_fence_content(fenced[1]) if fenced else payload.strip("\n"))
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"{text}\n" if text else ""
 
-    def write_call(self, action: Action) -> str:
-        return f"<code>\n{block('python', action.arguments['code'])}\n</code>"
+    def render_program_call(self, action: ToolCall) -> str:
+        return f"<code>\n{render_fenced_block('python', action.arguments['code'])}\n</code>"
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"<answer>\n\\boxed{{{text}}}\n</answer>"

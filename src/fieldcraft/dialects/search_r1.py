@@ -16,10 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
-from fieldcraft.dialects.boxes import unboxed
-from fieldcraft.dialects.thoughts import after_thoughts
-from fieldcraft.types import Answer, Calls
+from fieldcraft.dialects.base import (
+    OBSERVATION_PLACEHOLDER,
+    SUMMARY_INSTRUCTION,
+    SearchDialect,
+    make_untagged_regex,
+)
+from fieldcraft.dialects.boxed_answers import unwrap_boxed
+from fieldcraft.dialects.thought_parser import strip_thoughts
+from fieldcraft.types import Answer, ToolCalls
 
 INSTRUCTION = """\
 Answer the question below. Begin by reasoning between <think> and </think>, and reason again \
@@ -47,49 +52,51 @@ def make_tags(result: str) -> tuple[str, ...]:
 
 def make_grammar(tags: Sequence[str]) -> re.Pattern[str]:
     """Make the grammar: thoughts and searches in turn, then a thought and the answer."""
-    text = plain(tags)
+    text = make_untagged_regex(tags)
     think = rf"\s*<think>{text}</think>\s*"
     return re.compile(
-        rf"(?:{think}<search>(?!\s*</search>){text}</search>\s*{OBSERVATION})*"
+        rf"(?:{think}<search>(?!\s*</search>){text}</search>\s*{OBSERVATION_PLACEHOLDER})*"
         rf"{think}<answer>(?!\s*</answer>){text}</answer>\s*"
     )
 
 
 @dataclass(frozen=True)
-class SearchR1(SearchDialect):
+class SearchR1Dialect(SearchDialect):
     name = "search-r1"
-    stop = ("</search>", "</answer>")
+    stop_strings = ("</search>", "</answer>")
     tags = make_tags("information")
-    own_instruction = INSTRUCTION
-    own_request = REQUEST
+    default_instruction = INSTRUCTION
+    default_summary_instruction = SUMMARY_INSTRUCTION
     grammar: ClassVar[re.Pattern[str]] = make_grammar(tags)
     call_tags = ("<search>", "</search>")
-    frame = ("\n\n<information>", "</information>\n\n")
+    delimiters = ("\n\n<information>", "</information>\n\n")
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        turn = strip_thoughts(
+            text_so_far := "".join(turns[-1:]), self.tagged_roles, self.stop_strings
+        )
         if turn is None:
-            return self.unfinished(thought, "search", self.tool)
+            return self.parse_unfinished_thought(text_so_far, "search", self.tool_name)
         head, answered, _ = turn.partition("</answer>")
         if not answered or "</search>" in head:
-            return self.read_call(turn)
+            return self.parse_call(turn)
         _, opened, answer = head.rpartition("<answer>")
-        return Answer(unboxed(answer)) if opened and answer.strip() else None
+        return Answer(unwrap_boxed(answer)) if opened and answer.strip() else None
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"<think> {text} </think>\n" if text else ""
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"<answer> {text} </answer>"
 
-    def obeys_grammar(self, turns: str) -> bool:
-        return self.grammar.fullmatch(turns) is not None
+    def matches_grammar(self, joined_turns: str) -> bool:
+        return self.grammar.fullmatch(joined_turns) is not None
 
 
 @dataclass(frozen=True)
-class Otc(SearchR1):
+class OtcDialect(SearchR1Dialect):
     name = "otc"
     tags = make_tags("observation")
-    own_instruction = OTC_INSTRUCTION
+    default_instruction = OTC_INSTRUCTION
     grammar = make_grammar(tags)
-    frame = ("\n\n<observation>", "</observation>\n\n")
+    delimiters = ("\n\n<observation>", "</observation>\n\n")

@@ -14,20 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.dialects.base import MARK, BaseDialect
-from fieldcraft.dialects.calls import read_call
-from fieldcraft.dialects.templates import TURN, names_role
-from fieldcraft.types import Action, UserError
+from fieldcraft.dialects.base import TEXT_PLACEHOLDER, BaseDialect
+from fieldcraft.dialects.calls import parse_call_json
+from fieldcraft.dialects.chat_template import TURN_PLACEHOLDER, mentions_role
+from fieldcraft.types import ToolCall, UserError
 
-OPENING, CLOSING = "<tool_response>\n", "\n</tool_response>"
-RESULT = OPENING + MARK + CLOSING
-TWO_RESULTS = f"{RESULT}\n{RESULT}"
-PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
-SHOWN = "tool_that_is_shown"  # a tool that a chat template is asked to show
-PROBE_TOOL = {
+RESULT_OPENING, RESULT_CLOSING = "<tool_response>\n", "\n</tool_response>"
+RESULT_BLOCK = RESULT_OPENING + TEXT_PLACEHOLDER + RESULT_CLOSING
+TWO_RESULT_BLOCKS = f"{RESULT_BLOCK}\n{RESULT_BLOCK}"
+PROBE_CALL = ToolCall("search", {"query": "x"})  # a call that a chat template is asked to write
+PROBE_TOOL_NAME = "tool_that_is_shown"  # a tool that a chat template is asked to show
+PROBE_TOOL_SCHEMA = {
     "type": "function",
     "function": {
-        "name": SHOWN,
+        "name": PROBE_TOOL_NAME,
         "description": "Find pages.",
         "parameters": {
             "type": "object",
@@ -36,7 +36,7 @@ PROBE_TOOL = {
         },
     },
 }
-DESCRIPTION = """\
+TOOLS_DESCRIPTION = """\
 You can call tools. Each line between <tools> and </tools> describes one of them as JSON:
 <tools>
 {tools}
@@ -53,7 +53,7 @@ The results of your calls then follow, each between <tool_response> and </tool_r
 def describe_tools(tools: Sequence[dict[str, Any]]) -> str:
     """Return the prompt that lists tools, given as schemas, and says how one is called."""
     lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
-    return DESCRIPTION.format(tools="\n".join(lines))
+    return TOOLS_DESCRIPTION.format(tools="\n".join(lines))
 
 
 def shows_tools(dialect: BaseDialect) -> bool:
@@ -61,12 +61,14 @@ def shows_tools(dialect: BaseDialect) -> bool:
     if dialect.tokenizer.chat_template is None:
         return False
     with suppress(UserError):  # a template may fail on tools that it was not made for
-        return SHOWN in dialect.render([{"role": "user", "content": "question"}], [PROBE_TOOL])
+        return PROBE_TOOL_NAME in dialect.render_conversation(
+            [{"role": "user", "content": "question"}], [PROBE_TOOL_SCHEMA]
+        )
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CallDelimiters:
     """Text between two calls of a turn, and, after the token that ends the turn, before, between
     and after the observations."""
 
@@ -76,15 +78,15 @@ class Frame:
     closing: str
 
 
-def template_frame(dialect: BaseDialect) -> Frame | None:
+def find_template_delimiters(dialect: BaseDialect) -> CallDelimiters | None:
     """Return what a chat template writes around two calls of a turn and their observations; None
     where it does not write calls as JSON between <tool_call> tags.
 
     Raises UserError for a template that writes them and does not end a turn with its end token.
     """
-    function = {"name": PROBE.tool, "arguments": PROBE.arguments}
+    function = {"name": PROBE_CALL.tool, "arguments": PROBE_CALL.arguments}
     calls = [{"type": "function", "function": function}]
-    observed = {"role": "tool", "content": MARK}
+    observed = {"role": "tool", "content": TEXT_PLACEHOLDER}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": "", "tool_calls": 2 * calls},
@@ -95,60 +97,63 @@ def template_frame(dialect: BaseDialect) -> Frame | None:
     if dialect.tokenizer.chat_template is not None:
         # A template that was not made for tools may fail on the arguments of a call.
         with suppress(UserError):
-            text = dialect.render(messages, [PROBE_TOOL])
-    before, _, rest = text.partition(MARK)
-    between, mark, closing = rest.partition(MARK)
+            text = dialect.render_conversation(messages, [PROBE_TOOL_SCHEMA])
+    before, _, rest = text.partition(TEXT_PLACEHOLDER)
+    between, mark, closing = rest.partition(TEXT_PLACEHOLDER)
     head, _, second = before.rpartition("<tool_call>")
     first, _, separator = head.rpartition("</tool_call>")
     payload, _, ending = second.rpartition("</tool_call>")
-    written = (first.rpartition("<tool_call>")[2], payload)
-    if not mark or any(read_call(call) != PROBE for call in written):
+    payloads = (first.rpartition("<tool_call>")[2], payload)
+    if not mark or any(parse_call_json(call) != PROBE_CALL for call in payloads):
         return None
-    opening = _after_end(ending, dialect.end.text)
+    opening = _strip_turn_end(ending, dialect.turn_end.text)
     if opening is None:
         raise UserError(
-            f"The tokenizer's chat template does not end a turn with {dialect.end.text!r}; set the"
-            " tokenizer's eos_token to what ends a turn."
+            f"The tokenizer's chat template does not end a turn with {dialect.turn_end.text!r}; set"
+            " the tokenizer's eos_token to what ends a turn."
         )
-    return Frame(separator, opening, between, dialect.without_think(closing))
+    return CallDelimiters(separator, opening, between, dialect.strip_think_prefill(closing))
 
 
-def own_frame(dialect: BaseDialect) -> Frame:
+def make_fallback_delimiters(dialect: BaseDialect) -> CallDelimiters:
     """Return what stands around calls and observations of a model whose chat template writes none,
     or that has no template.
 
     Raises UserError for a template that shows no message after a turn of the model.
     """
     if dialect.tokenizer.chat_template is None:
-        between = f"{CLOSING}\n{OPENING}"
-        return Frame("\n", f"\n{OPENING}", between, f"{CLOSING}\n")
-    asked = [{"role": "user", "content": "question"}, {"role": "assistant", "content": TURN}]
-    for results in _messages_with_results(dialect):
+        between = f"{RESULT_CLOSING}\n{RESULT_OPENING}"
+        return CallDelimiters("\n", f"\n{RESULT_OPENING}", between, f"{RESULT_CLOSING}\n")
+    messages = [
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": TURN_PLACEHOLDER},
+    ]
+    for results in _iter_result_messages(dialect):
         text = ""
         with suppress(UserError):  # a template may refuse such a conversation
-            text = dialect.render([*asked, *results])
-        _, shown, rest = text.rpartition(TURN)
-        if shown and rest.count(RESULT) == 2:
-            before, between, after = rest.split(MARK)
-            opening = _after_end(before, dialect.end.text)
+            text = dialect.render_conversation([*messages, *results])
+        _, has_turn, rest = text.rpartition(TURN_PLACEHOLDER)
+        if has_turn and rest.count(RESULT_BLOCK) == 2:
+            before, between, after = rest.split(TEXT_PLACEHOLDER)
+            opening = _strip_turn_end(before, dialect.turn_end.text)
             if opening is None:  # nothing of the template's ends a turn but its next message
-                opening = before if before != OPENING else f"\n{before}"
-            return Frame("\n", opening, between, dialect.without_think(after))
+                opening = before if before != RESULT_OPENING else f"\n{before}"
+            return CallDelimiters("\n", opening, between, dialect.strip_think_prefill(after))
     raise UserError(
         "The chat template does not show the user's message after a turn of the model: restore its"
         " file."
     )
 
 
-def _messages_with_results(dialect: BaseDialect) -> Iterator[list[dict[str, Any]]]:
+def _iter_result_messages(dialect: BaseDialect) -> Iterator[list[dict[str, Any]]]:
     """Yield two results as messages: of the role `tool` where the template has that, else of the
     user."""
-    if names_role(dialect.tokenizer, "tool"):
-        yield 2 * [{"role": "tool", "content": RESULT}]
-    yield [{"role": "user", "content": TWO_RESULTS}]
+    if mentions_role(dialect.tokenizer, "tool"):
+        yield 2 * [{"role": "tool", "content": RESULT_BLOCK}]
+    yield [{"role": "user", "content": TWO_RESULT_BLOCKS}]
 
 
-def _after_end(text: str, end: str) -> str | None:
+def _strip_turn_end(text: str, end: str) -> str | None:
     """Return what follows the end of a turn; None where the text does not begin with that."""
     space, ended, after = text.partition(end)
     return after if ended and not space.strip() else None

@@ -18,37 +18,52 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fieldcraft.dialects.base import BaseDialect, encode_frame, encode_plain, plain
-from fieldcraft.dialects.calls import (
-    DECODER,
-    SPACE,
-    dump_call,
-    read_call,
-    read_turn,
-    unclosed,
+from fieldcraft.dialects.base import (
+    BaseDialect,
+    encode_template,
+    encode_untrusted,
+    make_untagged_regex,
 )
-from fieldcraft.dialects.thoughts import after_other_thoughts
-from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
+from fieldcraft.dialects.calls import (
+    JSON_DECODER,
+    WHITESPACE_REGEX,
+    dump_call_json,
+    make_unclosed_call,
+    parse_call_json,
+    parse_turn,
+)
+from fieldcraft.dialects.thought_parser import strip_foreign_thoughts
+from fieldcraft.types import (
+    ONLY_OBSERVATION,
+    Answer,
+    MalformedCall,
+    ObservationPosition,
+    ToolCall,
+    ToolCalls,
+    UserError,
+)
 
-HEADING = "**Dialogue Records History**"
-BLOCKS = ("tool_call", "response")
-OPENING = re.compile(rf"<({'|'.join(BLOCKS)})>")
-CLOSING = "</tool_call>"
-WRITTEN = tuple(f"<{end}{tag}>" for tag in ("think", *BLOCKS) for end in ("", "/"))
-TEXT = plain(WRITTEN)
-CALLS = rf"\n<tool_call>\n{TEXT}(?<=\n)</tool_call>"
-RESPONSE = rf"\n<response>{TEXT}</response>"
-LAYOUT = re.compile(rf"\s*<think>{TEXT}</think>(?:{CALLS}(?:{RESPONSE})?|{RESPONSE})\s*")
+DIALOGUE_HEADING = "**Dialogue Records History**"
+BLOCK_NAMES = ("tool_call", "response")
+OPENING_REGEX = re.compile(rf"<({'|'.join(BLOCK_NAMES)})>")
+CLOSING_TAG = "</tool_call>"
+POLICY_TAGS = tuple(f"<{end}{tag}>" for tag in ("think", *BLOCK_NAMES) for end in ("", "/"))
+TEXT_REGEX = make_untagged_regex(POLICY_TAGS)
+CALLS_REGEX = rf"\n<tool_call>\n{TEXT_REGEX}(?<=\n)</tool_call>"
+RESPONSE_REGEX = rf"\n<response>{TEXT_REGEX}</response>"
+LAYOUT_REGEX = re.compile(
+    rf"\s*<think>{TEXT_REGEX}</think>(?:{CALLS_REGEX}(?:{RESPONSE_REGEX})?|{RESPONSE_REGEX})\s*"
+)
 
 
-def thought_and_answer(turn: str) -> tuple[str, str]:
+def split_thought(turn: str) -> tuple[str, str]:
     """Return the thought of a turn, and what it says after that. Either may be empty."""
-    read = read_turn(turn)
+    content = parse_turn(turn)
     # It never stopped.
-    if read.thinking or after_other_thoughts(turn[read.begin :]) is None:
+    if content.is_thinking or strip_foreign_thoughts(turn[content.start :]) is None:
         return turn, ""
-    head = turn[: read.begin].removesuffix("</think>")
-    return head.strip().removeprefix("<think>").strip(), turn[read.begin :].strip()
+    head = turn[: content.start].removesuffix("</think>")
+    return head.strip().removeprefix("<think>").strip(), turn[content.start :].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,100 +71,104 @@ class AnswerBlock:
     """One block of an answer: calls or a response.
 
     Attributes:
-        name: one of `BLOCKS`.
-        begin: where its content begins in the answer.
+        name: one of `BLOCK_NAMES`.
+        start: where its content begins in the answer.
         end: where its content ends; the end of the answer for a block that is never closed.
         calls: those of a block of calls, in their order.
     """
 
     name: str
-    begin: int
+    start: int
     end: int
-    calls: Calls = ()
+    calls: ToolCalls = ()
 
 
-def read_blocks(answer: str) -> list[AnswerBlock]:
+def parse_blocks(answer: str) -> list[AnswerBlock]:
     """Read the blocks of an answer, from left to right. A tag inside of a block is text."""
-    found, place = list[AnswerBlock](), 0
-    while mark := OPENING.search(answer, place):
+    found, position = list[AnswerBlock](), 0
+    while mark := OPENING_REGEX.search(answer, position):
         if mark[1] == "tool_call":
-            calls, end = _calls_from(answer, mark.end())
+            calls, end = _parse_calls_from(answer, mark.end())
             found.append(AnswerBlock(mark[1], mark.end(), end, calls))
         else:
             closed = answer.find("</response>", mark.end())
             end = closed if closed >= 0 else len(answer)
             found.append(AnswerBlock(mark[1], mark.end(), end))
-        place = found[-1].end
+        position = found[-1].end
     return found
 
 
-def _calls_from(text: str, place: int) -> tuple[Calls, int]:
+def _parse_calls_from(text: str, position: int) -> tuple[ToolCalls, int]:
     """Read the calls from a place on, and where the tag stands that closes them. Each JSON value is
     read from its start to its end; where none is, the rest of the line is a malformed call."""
-    calls = list[Action | Malformed]()
-    while (place := _after_space(text, place)) < len(text):
-        if text.startswith(CLOSING, place):
-            return tuple(calls) or (read_call("", "parameters"),), place
-        end = _value_end(text, place) or min(
-            at for at in (text.find("\n", place), text.find(CLOSING, place), len(text)) if at >= 0
+    calls = list[ToolCall | MalformedCall]()
+    while (position := _skip_whitespace(text, position)) < len(text):
+        if text.startswith(CLOSING_TAG, position):
+            return tuple(calls) or (parse_call_json("", "parameters"),), position
+        end = _find_value_end(text, position) or min(
+            index
+            for index in (text.find("\n", position), text.find(CLOSING_TAG, position), len(text))
+            if index >= 0
         )
-        calls.append(read_call(text[place:end].rstrip(), "parameters"))
-        place = end
-    return (unclosed(""),), len(text)
+        calls.append(parse_call_json(text[position:end].rstrip(), "parameters"))
+        position = end
+    return (make_unclosed_call(""),), len(text)
 
 
-def _value_end(text: str, place: int) -> int | None:
+def _find_value_end(text: str, position: int) -> int | None:
     """Return where the JSON value ends that begins at a place; None for other text."""
     try:
-        _, end = DECODER.raw_decode(text, place)
+        _, end = JSON_DECODER.raw_decode(text, position)
     except (ValueError, RecursionError):
         return None
-    alone = _after_space(text, end) > end or text.startswith(CLOSING, end) or end == len(text)
-    return end if alone else None
+    is_delimited = (
+        _skip_whitespace(text, end) > end or text.startswith(CLOSING_TAG, end) or end == len(text)
+    )
+    return end if is_delimited else None
 
 
-def _after_space(text: str, place: int) -> int:
-    space = SPACE.match(text, place)
-    return space.end() if space else place
+def _skip_whitespace(text: str, position: int) -> int:
+    space = WHITESPACE_REGEX.match(text, position)
+    return space.end() if space else position
 
 
-def calls_in(answer: str) -> Calls:
+def parse_answer_calls(answer: str) -> ToolCalls:
     """Return the calls of an answer: those of its first block of calls."""
-    blocks = (block.calls for block in read_blocks(answer) if block.name == "tool_call")
+    blocks = (block.calls for block in parse_blocks(answer) if block.name == "tool_call")
     return next(blocks, ())
 
 
-def blocks_in(answer: str) -> frozenset[str]:
-    """Return which of `BLOCKS` an answer has."""
-    return frozenset(block.name for block in read_blocks(answer))
+def find_block_names(answer: str) -> frozenset[str]:
+    """Return which of `BLOCK_NAMES` an answer has."""
+    return frozenset(block.name for block in parse_blocks(answer))
 
 
-def _outline(turn: str) -> str:
+def _mask_blocks(turn: str) -> str:
     """Return a turn in whose blocks no tag stands, since what they hold may be any text."""
-    begin = read_turn(turn).begin
-    answer, outline, place = turn[begin:], turn[:begin], 0
-    for block in read_blocks(answer):
-        outline += answer[place : block.begin] + answer[block.begin : block.end].replace("<", "")
-        place = block.end
-    return outline + answer[place:]
+    start = parse_turn(turn).start
+    answer, outline, position = turn[start:], turn[:start], 0
+    for block in parse_blocks(answer):
+        outline += answer[position : block.start] + answer[block.start : block.end].replace("<", "")
+        position = block.end
+    return outline + answer[position:]
 
 
-def with_system(system: str, dialogue: str) -> str:
+def join_system_and_dialogue(system: str, dialogue: str) -> str:
     """Return the question that has both."""
     return f"{system.strip()}\n\n{dialogue.strip()}"
 
 
 @dataclass(frozen=True)
-class ToolRL(BaseDialect):
+class ToolRLDialect(BaseDialect):
     """The system text of a question takes the place of the recipe's `system`. A tokenizer without a
     chat template has no place for it, so there it is the beginning of the prompt."""
 
     name = "toolrl"
-    stop = ()
-    tags = (*WRITTEN, "<obs>", "</obs>")
-    own_instruction = ""  # each question brings its own
+    stop_strings = ()
+    tags = (*POLICY_TAGS, "<obs>", "</obs>")
+    default_instruction = ""  # each question brings its own
 
-    def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
+    def encode_prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Encode the prompt. Raises UserError for a tool, and for a chat template that shows no
         system message."""
         if tools:
@@ -157,58 +176,60 @@ class ToolRL(BaseDialect):
                 "The dialect toolrl runs no tools, because they are in the text of a question;"
                 " set tools=[], or use the dialect hermes."
             )
-        system, heading, dialogue = question.partition(HEADING)
+        system, heading, dialogue = question.partition(DIALOGUE_HEADING)
         if not heading or not system.strip() or self.tokenizer.chat_template is None:
-            return super().prompt(question, [])
-        opening, between, ending = self.system_frame
+            return super().encode_prompt(question, [])
+        opening, between, ending = self.system_parts
         return [
-            *encode_frame(self.tokenizer, opening),
-            *encode_plain(self.tokenizer, system.strip()),
-            *encode_frame(self.tokenizer, between),
-            *encode_plain(self.tokenizer, heading + dialogue.rstrip()),
-            *encode_frame(self.tokenizer, ending),
+            *encode_template(self.tokenizer, opening),
+            *encode_untrusted(self.tokenizer, system.strip()),
+            *encode_template(self.tokenizer, between),
+            *encode_untrusted(self.tokenizer, heading + dialogue.rstrip()),
+            *encode_template(self.tokenizer, ending),
         ]
 
     @cached_property
-    def system_frame(self) -> tuple[str, str, str]:
+    def system_parts(self) -> tuple[str, str, str]:
         """The prompt's text before the system text, between that and the dialogue, and after it."""
         try:
-            marked = replace(self, system=HEADING)
+            marked = replace(self, system_prompt=DIALOGUE_HEADING)
         except UserError as error:
             raise UserError(
                 "The dialect toolrl needs a chat template that shows a system message; use a model"
                 " that has one."
             ) from error
-        before, ending = marked.prompt_frame([])
-        opening, _, between = before.partition(HEADING)
+        before, ending = marked.render_prompt_parts([])
+        opening, _, between = before.partition(DIALOGUE_HEADING)
         return opening, between, ending
 
-    def parse(self, written: Sequence[str]) -> Answer | None:
-        _, answer = thought_and_answer(self.end.strip("".join(written[-1:])))
+    def parse(self, turns: Sequence[str]) -> Answer | None:
+        _, answer = split_thought(self.turn_end.strip("".join(turns[-1:])))
         return Answer(answer) if answer else None
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"<think> {text} </think>\n" if text else ""
 
-    def write_action(self, action: Action) -> str:
-        return self.write_calls([action])
+    def render_call(self, call: ToolCall) -> str:
+        return self.render_calls([call])
 
-    def write_calls(self, actions: Sequence[Action]) -> str:
-        lines = (dump_call(_as_json(action), self.tags) for action in actions)
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
+        lines = (dump_call_json(_to_json_object(call), self.tags) for call in calls)
         return "\n".join(("<tool_call>", *lines, "</tool_call>"))
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         """Write an answer, which has its tags already."""
         return text
 
-    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
+    def observation_delimiters(
+        self, position: ObservationPosition = ONLY_OBSERVATION
+    ) -> tuple[str, str]:
         """Return the frame of an observation as ToolRL's dialogues show results of earlier calls; a
         rollout has none."""
         return "\n<obs> ", " </obs>\n"
 
-    def obeys_grammar(self, turns: str) -> bool:
-        return LAYOUT.fullmatch(_outline(turns)) is not None
+    def matches_grammar(self, joined_turns: str) -> bool:
+        return LAYOUT_REGEX.fullmatch(_mask_blocks(joined_turns)) is not None
 
 
-def _as_json(action: Action) -> Mapping[str, Any]:
-    return {"name": action.tool, "parameters": action.arguments}
+def _to_json_object(call: ToolCall) -> Mapping[str, Any]:
+    return {"name": call.tool, "parameters": call.arguments}

@@ -15,11 +15,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.dialects.base import OBSERVATION, plain
-from fieldcraft.dialects.boxes import last_box
-from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
-from fieldcraft.dialects.thoughts import after_thoughts
-from fieldcraft.types import Action, Answer, Calls, Malformed, Role
+from fieldcraft.dialects.base import OBSERVATION_PLACEHOLDER, make_untagged_regex
+from fieldcraft.dialects.boxed_answers import find_last_boxed
+from fieldcraft.dialects.code import (
+    PYTHON_TOOL,
+    CodeDialect,
+    get_fence_content,
+    make_fence_regex,
+    make_python_call,
+    render_fenced_block,
+)
+from fieldcraft.dialects.thought_parser import strip_thoughts
+from fieldcraft.types import Answer, MalformedCall, ThoughtRole, ToolCall, ToolCalls
 
 INSTRUCTION = """\
 Solve the problem below. Reason step by step, and leave to Python whatever is easier to compute \
@@ -36,52 +43,55 @@ it can be, as \\boxed{YOUR ANSWER}.
 
 Problem:"""
 
-OUTPUT = "```output"
-TAGS = ("```python", OUTPUT)
-TEXT = plain(TAGS)
-PROGRAM = re.compile(fence("python"), re.MULTILINE)
+OUTPUT_FENCE = "```output"
+TAGS = ("```python", OUTPUT_FENCE)
+TEXT_REGEX = make_untagged_regex(TAGS)
+PROGRAM_REGEX = re.compile(make_fence_regex("python"), re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class ToRL(CodeDialect):
+class ToRLDialect(CodeDialect):
     name = "torl"
-    stop = (OUTPUT,)
+    stop_strings = (OUTPUT_FENCE,)
     tags = TAGS
-    own_instruction = INSTRUCTION
-    frame = ("\n", "\n```\n")
+    default_instruction = INSTRUCTION
+    delimiters = ("\n", "\n```\n")
     grammar = re.compile(
-        rf"(?:{TEXT}{fence('python')}\s*{OUTPUT}\s*{OBSERVATION})*{TEXT}", re.MULTILINE
+        rf"(?:{TEXT_REGEX}{make_fence_regex('python')}\s*{OUTPUT_FENCE}\s*{OBSERVATION_PLACEHOLDER})*{TEXT_REGEX}",
+        re.MULTILINE,
     )
 
-    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        before, called, _ = "".join(written[-1:]).partition(OUTPUT)
+    def parse(self, turns: Sequence[str]) -> Answer | ToolCalls | None:
+        before, called, _ = "".join(turns[-1:]).partition(OUTPUT_FENCE)
         if called:
-            return (self.read_call(before),)
-        said = (after_thoughts(_without_programs(turn), (Role.THINK,)) for turn in written[::-1])
-        boxes = (last_box(text or "") for text in said)
+            return (self.parse_call(before),)
+        texts = (
+            strip_thoughts(_strip_programs(turn), (ThoughtRole.THINK,)) for turn in turns[::-1]
+        )
+        boxes = (find_last_boxed(text or "") for text in texts)
         found = next(filter(None, boxes), None)
         return None if found is None else Answer(found)
 
-    def read_call(self, text: str) -> Action | Malformed:
-        programs = PROGRAM.findall(text)
+    def parse_call(self, text: str) -> ToolCall | MalformedCall:
+        programs = PROGRAM_REGEX.findall(text)
         if programs:
-            return program(inside(programs[-1]))
-        return Malformed(
+            return make_python_call(get_fence_content(programs[-1]))
+        return MalformedCall(
             "There is nothing to run: write a program between ```python and ```, each on a line of"
-            f" its own, before {OUTPUT}.",
-            TOOL,
+            f" its own, before {OUTPUT_FENCE}.",
+            PYTHON_TOOL,
         )
 
-    def write_thought(self, text: str) -> str:
+    def render_thought(self, text: str) -> str:
         return f"{text}\n" if text else ""
 
-    def write_call(self, action: Action) -> str:
-        return f"{block('python', action.arguments['code'])}\n{OUTPUT}"
+    def render_program_call(self, action: ToolCall) -> str:
+        return f"{render_fenced_block('python', action.arguments['code'])}\n{OUTPUT_FENCE}"
 
-    def write_answer(self, text: str) -> str:
+    def render_answer(self, text: str) -> str:
         return f"\\boxed{{{text}}}"
 
 
-def _without_programs(turn: str) -> str:
+def _strip_programs(turn: str) -> str:
     """Return what a turn says beside its programs, up to one that it never ends."""
-    return PROGRAM.sub("", turn).partition("```python")[0]
+    return PROGRAM_REGEX.sub("", turn).partition("```python")[0]

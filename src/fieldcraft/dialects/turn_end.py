@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from fieldcraft.dialects.templates import TURN, render_chat
+from fieldcraft.dialects.chat_template import TURN_PLACEHOLDER, render_chat
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
 
@@ -30,10 +30,14 @@ def find_turn_end(
 
     Raises UserError where nothing ends a sequence.
     """
-    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    known = {*configured, *own}
-    written = _written(tokenizer, known, variables or {})
-    first = written if written is not None else next(iter((*own, *configured)), None)
+    tokenizer_eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    known = {*configured, *tokenizer_eos}
+    template_end = _find_template_end(tokenizer, known, variables or {})
+    first = (
+        template_end
+        if template_end is not None
+        else next(iter((*tokenizer_eos, *configured)), None)
+    )
     if first is None:
         raise UserError("The tokenizer has no end-of-sequence token; set its eos_token.")
     ids = frozenset({first, *known})
@@ -41,7 +45,9 @@ def find_turn_end(
     return TurnEnd(first, texts[first], ids, tuple(sorted(texts.values(), key=len, reverse=True)))
 
 
-def _written(tokenizer: Tokenizer, known: set[int], variables: Mapping[str, Any]) -> int | None:
+def _find_template_end(
+    tokenizer: Tokenizer, known: set[int], variables: Mapping[str, Any]
+) -> int | None:
     """Return the special token that the chat template writes after the text of a turn.
 
     Where it writes none after the last message, as for GLM-4, a turn ends with the token that opens
@@ -49,23 +55,28 @@ def _written(tokenizer: Tokenizer, known: set[int], variables: Mapping[str, Any]
     """
     if tokenizer.chat_template is None:
         return None
-    talk = [{"role": "user", "content": "question"}, {"role": "assistant", "content": TURN}]
-    last = _special_after(tokenizer, talk, variables)
+    messages = [
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": TURN_PLACEHOLDER},
+    ]
+    last = _find_special_after(tokenizer, messages, variables)
     if last is not None:
         return last
-    following = _special_after(tokenizer, [*talk, {"role": "user", "content": "?"}], variables)
+    following = _find_special_after(
+        tokenizer, [*messages, {"role": "user", "content": "?"}], variables
+    )
     return following if following in known else None
 
 
-def _special_after(
-    tokenizer: Tokenizer, talk: list[dict[str, str]], variables: Mapping[str, Any]
+def _find_special_after(
+    tokenizer: Tokenizer, messages: list[dict[str, str]], variables: Mapping[str, Any]
 ) -> int | None:
     """Return the special token that follows the turn, white space aside; None where text
     follows."""
     rendered = ""
     with suppress(TemplateError):  # a template may refuse such a conversation
-        rendered = render_chat(tokenizer, talk, **variables)
-    _, shown, after = rendered.rpartition(TURN)
-    ids = tokenizer.encode(after.lstrip(), add_special_tokens=False) if shown else []
+        rendered = render_chat(tokenizer, messages, **variables)
+    _, has_turn, after = rendered.rpartition(TURN_PLACEHOLDER)
+    ids = tokenizer.encode(after.lstrip(), add_special_tokens=False) if has_turn else []
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     return ids[0] if ids and ids[0] in added and added[ids[0]].special else None

@@ -23,51 +23,51 @@ from weakref import WeakValueDictionary
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
-from fieldcraft.config.addresses import shown_address
-from fieldcraft.config.teacher import is_openai
+from fieldcraft.config.teacher import is_openai_url
+from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.files import make_file
-from fieldcraft.records.waits import waiting
-from fieldcraft.sampling import WHOLE, Truncation
-from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
+from fieldcraft.records.waits import report_wait
+from fieldcraft.sampling import NO_TRUNCATION, Truncation
+from fieldcraft.tools.http import LimitedHttpClient, ResponseTooLargeError, close_with_loop
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
     from openai import APIError, AsyncOpenAI
 
-_CHECK_TOKENS = 16  # models that reason refuse a limit much lower
-_REASON_CHARACTERS = 300  # of what a server says about its refusal
+_MAX_CHECK_TOKENS = 16  # models that reason refuse a limit much lower
+_MAX_REASON_CHARACTERS = 300  # of what a server says about its refusal
 
 
-class EndpointError(Exception):
+class ChatRequestError(Exception):
     """One request failed for good, after all attempts; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens, and what they cost in the currency of the prices; None without prices."""
 
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
 
-    def __add__(self, other: Usage) -> Usage:
-        known = self.cost is not None and other.cost is not None
-        return Usage(
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        has_costs = self.cost is not None and other.cost is not None
+        return TokenUsage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            cast(float, self.cost) + cast(float, other.cost) if known else None,
+            cast(float, self.cost) + cast(float, other.cost) if has_costs else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Text that a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is
-    the endpoint's word for the end, "stop" or "length" as a rule."""
+class ChatReply:
+    """Text that a model wrote. `reasoning` is "" where the endpoint keeps it to itself;
+    `finish_reason` is the endpoint's word for the end, "stop" or "length" as a rule."""
 
     text: str
     reasoning: str
-    finish: str
-    usage: Usage
+    finish_reason: str
+    usage: TokenUsage
 
 
 class _Message(BaseModel):
@@ -81,30 +81,30 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
-class _Tokens(BaseModel):
+class _UsageCounts(BaseModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
-class _Body(BaseModel):
+class _ResponseBody(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
-    usage: _Tokens | None = None
+    usage: _UsageCounts | None = None
 
 
 @dataclass(frozen=True)
-class _Session:
+class _LoopSession:
     """Objects that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: AsyncOpenAI
-    gate: asyncio.Semaphore
+    semaphore: asyncio.Semaphore
 
 
-class ChatEndpoint:
+class ChatClient:
     """A model behind a url, from any event loop.
 
     `usage` sums up what this process paid for; replies that came from the cache are free and
-    counted in `cached`.
+    counted in `cached_replies`.
     """
 
     def __init__(
@@ -143,17 +143,17 @@ class ChatEndpoint:
                 f" retries={retries}."
             )
         self._library = _import_openai()
-        self.url, self.model = _checked(url), model
+        self.url, self.model = _normalise_url(url), model
         self._key_env, self._key = api_key_env, os.environ.get(api_key_env, "")
         self._concurrency = concurrency
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._prices = prices
-        self._replies = None if cache is None else _ReplyFile(cache)
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._session: _Session | None = None
-        self.usage = self._usage(_Tokens())
-        self.cached = 0
+        self._reply_cache = None if cache is None else _ReplyCache(cache)
+        self._request_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._session: _LoopSession | None = None
+        self.usage = self._make_usage(_UsageCounts())
+        self.cached_replies = 0
 
     async def chat(
         self,
@@ -161,15 +161,15 @@ class ChatEndpoint:
         *,
         max_tokens: int,
         temperature: float = 0.0,
-        truncation: Truncation = WHOLE,
+        truncation: Truncation = NO_TRUNCATION,
         stop: Sequence[str] = (),
         seed: int | None = None,
-    ) -> Reply:
+    ) -> ChatReply:
         """Ask for the model's next message and return it, from the cache if the same was asked
         before.
 
         Raises:
-            EndpointError: no usable answer after all attempts.
+            ChatRequestError: no usable answer after all attempts.
         """
         request: dict[str, Any] = {
             "model": self.model,
@@ -178,23 +178,23 @@ class ChatEndpoint:
             # OpenAI itself refuses the old name for its newer models; others know only that.
             self._max_tokens_key: max_tokens,
         }
-        request |= self._limits(truncation)
+        request |= self._truncation_params(truncation)
         request |= {"stop": list(stop)} if stop else {}
         request |= {} if seed is None else {"seed": seed}
-        if self._replies is None:
-            return self._reply(await self._buy(request))
+        if self._reply_cache is None:
+            return self._make_reply(await self._request(request))
         key = hashlib.sha256(json.dumps([self.url, request], sort_keys=True).encode()).hexdigest()
         # Whoever asks the same at the same time waits for the first one's reply.
-        async with self._asking.setdefault(key, asyncio.Lock()):
-            body = self._replies.find(key)
+        async with self._request_locks.setdefault(key, asyncio.Lock()):
+            body = self._reply_cache.find(key)
             if body is None:
-                body = await self._buy(request)
-                self._replies.add(key, body)
+                body = await self._request(request)
+                self._reply_cache.add(key, body)
             else:
-                self.cached += 1
-        return self._reply(body)
+                self.cached_replies += 1
+        return self._make_reply(body)
 
-    async def check(self, truncation: Truncation = WHOLE) -> None:
+    async def require_available(self, truncation: Truncation = NO_TRUNCATION) -> None:
         """Ask the model for a few tokens, so that a run does not start without it.
 
         Raises:
@@ -204,12 +204,12 @@ class ChatEndpoint:
         request = {
             "model": self.model,
             "messages": [{"role": "user", "content": "Say ok."}],
-            self._max_tokens_key: _CHECK_TOKENS,
-            **self._limits(truncation),
+            self._max_tokens_key: _MAX_CHECK_TOKENS,
+            **self._truncation_params(truncation),
         }
         try:
-            await self._buy(request, retries=min(self._retries, 1))
-        except EndpointError as error:
+            await self._request(request, retries=min(self._retries, 1))
+        except ChatRequestError as error:
             raise UserError(
                 f"The model '{self.model}' does not answer at {self.url}: {error}."
             ) from None
@@ -220,105 +220,109 @@ class ChatEndpoint:
             session, self._session = self._session, None
             await session.client.close()
 
-    def _limits(self, truncation: Truncation) -> dict[str, Any]:
+    def _truncation_params(self, truncation: Truncation) -> dict[str, Any]:
         """Return the keys of a request for what can be sampled; top_k and min_p are those of
         servers of open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows
         them."""
-        others = {"top_k": truncation.top_k, "min_p": truncation.min_p}
-        extra = {key: value for key, value in others.items() if value}
-        if extra and is_openai(self.url):
-            raise UserError("OpenAI's own models take no top_k and no min_p: remove them.")
-        own = {"top_p": truncation.top_p} if truncation.top_p < 1 else {}
-        return own | ({"extra_body": extra} if extra else {})
+        extensions = {"top_k": truncation.top_k, "min_p": truncation.min_p}
+        extra_body = {key: value for key, value in extensions.items() if value}
+        if extra_body and is_openai_url(self.url):
+            raise UserError("OpenAI's models do not support top_k and min_p: remove them.")
+        params = {"top_p": truncation.top_p} if truncation.top_p < 1 else {}
+        return params | ({"extra_body": extra_body} if extra_body else {})
 
     @property
     def _max_tokens_key(self) -> str:
-        return "max_completion_tokens" if is_openai(self.url) else "max_tokens"
+        return "max_completion_tokens" if is_openai_url(self.url) else "max_tokens"
 
-    async def _buy(self, request: dict[str, Any], retries: int | None = None) -> _Body:
-        with waiting(f"a request to {self.model}", self.url):
-            return await self._bought(request, retries)
+    async def _request(self, request: dict[str, Any], retries: int | None = None) -> _ResponseBody:
+        with report_wait(f"a request to {self.model}", self.url):
+            return await self._send_request(request, retries)
 
-    async def _bought(self, request: dict[str, Any], retries: int | None) -> _Body:
+    async def _send_request(self, request: dict[str, Any], retries: int | None) -> _ResponseBody:
         openai = self._library
-        session = await self._of_this_loop()
+        session = await self._get_session()
         client = session.client.with_options(
             max_retries=self._retries if retries is None else retries
         )
-        async with session.gate:
+        async with session.semaphore:
             try:
                 # The client itself takes any JSON for an answer, so it is validated here.
                 raw = await client.chat.completions.with_raw_response.create(**request)
-                body = _Body.model_validate_json(raw.content)
+                body = _ResponseBody.model_validate_json(raw.content)
             except openai.APIError as error:
                 # The error itself may hold the key, so it is not handed on.
-                raise EndpointError(self._reason(error)) from None
+                raise ChatRequestError(self._describe_error(error)) from None
             except ValidationError:
-                said = self._told(raw.text)
-                raise EndpointError(f"the answer is no chat completion ({said})") from None
-        self.usage += self._usage(body.usage or _Tokens())
+                message = self._clean_message(raw.text)
+                raise ChatRequestError(
+                    f"the response is not a chat completion ({message})"
+                ) from None
+        self.usage += self._make_usage(body.usage or _UsageCounts())
         return body
 
-    def _reason(self, error: APIError) -> str:
+    def _describe_error(self, error: APIError) -> str:
         openai = self._library
         if isinstance(error, openai.APITimeoutError):
             return f"no answer within {self._timeout_seconds:g} s"
-        if isinstance(error.__cause__, TooLarge):
+        if isinstance(error.__cause__, ResponseTooLargeError):
             return "the answer is too large"
         if not isinstance(error, openai.APIStatusError):
             return "the server cannot be reached"
-        said = self._told(error.response.text)
+        message = self._clean_message(error.response.text)
         if error.status_code in (401, 403):
             state = "is refused" if self._key else "is not set"
-            return f"the key in the environment variable {self._key_env} {state} ({said})"
+            return f"the key in the environment variable {self._key_env} {state} ({message})"
         if error.status_code == 404:
-            return f"the model or the url is unknown there ({said})"
-        return f"status {error.status_code} ({said})"
+            return f"the model or the url is unknown there ({message})"
+        return f"status {error.status_code} ({message})"
 
-    def _told(self, text: str) -> str:
+    def _clean_message(self, text: str) -> str:
         """Return what a server said, on one line, short, and without the key."""
         hidden = text.replace(self._key, "***") if self._key else text
-        return " ".join(hidden.split())[:_REASON_CHARACTERS] or "without a word"
+        return " ".join(hidden.split())[:_MAX_REASON_CHARACTERS] or "no message"
 
-    def _reply(self, body: _Body) -> Reply:
+    def _make_reply(self, body: _ResponseBody) -> ChatReply:
         choice = body.choices[0]
         message = choice.message
-        return Reply(
+        return ChatReply(
             text=message.content or "",
             reasoning=message.reasoning_content or message.reasoning or "",
-            finish=choice.finish_reason or "",
-            usage=self._usage(body.usage or _Tokens()),
+            finish_reason=choice.finish_reason or "",
+            usage=self._make_usage(body.usage or _UsageCounts()),
         )
 
-    def _usage(self, tokens: _Tokens) -> Usage:
+    def _make_usage(self, tokens: _UsageCounts) -> TokenUsage:
         cost = None
         if self._prices is not None:
-            read, written = self._prices
-            cost = (tokens.prompt_tokens * read + tokens.completion_tokens * written) / 1e6
-        return Usage(tokens.prompt_tokens, tokens.completion_tokens, cost)
+            prompt_price, completion_price = self._prices
+            cost = (
+                tokens.prompt_tokens * prompt_price + tokens.completion_tokens * completion_price
+            ) / 1e6
+        return TokenUsage(tokens.prompt_tokens, tokens.completion_tokens, cost)
 
-    async def _of_this_loop(self) -> _Session:
+    async def _get_session(self) -> _LoopSession:
         """Return the client of the running event loop: connections of a closed loop cannot be
         used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
-            http = LimitedClient(
+            http = LimitedHttpClient(
                 self._timeout_seconds,
                 follow_redirects=True,  # as the official client does by itself
-                limits=httpx.Limits(max_connections=None),  # the gate is the limit
+                limits=httpx.Limits(max_connections=None),  # the limiter is the limit
             )
-            await close_with_the_loop(http)
+            await close_with_loop(http)
             client = self._library.AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self.url,
                 timeout=self._timeout_seconds,
                 http_client=http,
             )
-            self._session = _Session(loop, client, asyncio.Semaphore(self._concurrency))
+            self._session = _LoopSession(loop, client, asyncio.Semaphore(self._concurrency))
         return self._session
 
 
-class _ReplyFile:
+class _ReplyCache:
     """Replies by the hash of their whole request, in a SQLite file that is only added to.
 
     A connection lives for one statement, so that threads and processes can share the file.
@@ -333,15 +337,15 @@ class _ReplyFile:
                 file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
         except sqlite3.Error as error:
             raise UserError(
-                f"{path} cannot keep replies ({error}): give the path of another file."
+                f"{path} cannot be used as a reply cache ({error}): choose another file."
             ) from error
 
-    def find(self, key: str) -> _Body | None:
+    def find(self, key: str) -> _ResponseBody | None:
         with closing(sqlite3.connect(self._path)) as file:
             row = file.execute("SELECT body FROM replies WHERE key = ?", [key]).fetchone()
-        return None if row is None else _Body.model_validate_json(row[0])
+        return None if row is None else _ResponseBody.model_validate_json(row[0])
 
-    def add(self, key: str, body: _Body) -> None:
+    def add(self, key: str, body: _ResponseBody) -> None:
         with closing(sqlite3.connect(self._path)) as file, file:
             values = [key, body.model_dump_json()]
             file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", values)
@@ -357,13 +361,13 @@ def _import_openai() -> ModuleType:
     return openai
 
 
-def _checked(url: str) -> str:
+def _normalise_url(url: str) -> str:
     """Return the url without what the client adds. A url that holds a secret would end up in
     files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        shown = shown_address(url)
-        raise UserError(f"'{shown}' is no url of an endpoint; write http://HOST:PORT/v1.")
+        display_url = mask_secrets(url)
+        raise UserError(f"'{display_url}' is not an endpoint URL; write http://HOST:PORT/v1.")
     if parts.username or parts.password or parts.query:
         raise UserError(
             f"The url of {parts.hostname} must hold no user, password or query: put the key into"

@@ -15,27 +15,32 @@ from typing import Any
 from fieldcraft.types import UserError
 
 # What some architectures ask of attention beyond softmax(q k) v; none of it is computed here.
-UNSUPPORTED = ("softcap", "s_aux", "position_bias")
-SLIDING = "sliding_attention"
-PLAIN = {"full_attention", SLIDING, "sparse", "dense"}  # the last two are kinds of feed-forward
+UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias")
+SLIDING_ATTENTION = "sliding_attention"
+PLAIN_LAYER_TYPES = {
+    "full_attention",
+    SLIDING_ATTENTION,
+    "sparse",
+    "dense",
+}  # the last two are kinds of feed-forward
 
 
-def refuse_special_attention(model: Any) -> None:
+def require_plain_attention(model: Any) -> None:
     """Raise UserError for a model whose attention is not plain, and say what else there is."""
-    if what := special_attention(model):
+    if reason := describe_special_attention(model):
         raise UserError(
-            f"{type(model).__name__} can be neither trained nor sampled from here, because {what}:"
+            f"{type(model).__name__} is not supported for training or sampling because {reason}:"
             " choose a model with plain attention."
         )
 
 
-def special_attention(model: Any) -> str | None:
+def describe_special_attention(model: Any) -> str | None:
     """Return the name of what a transformers model has in place of plain attention, found in its
     configuration; None for nothing."""
     config = model.config.get_text_config()
-    kinds = getattr(config, "layer_types", None)
-    if kinds and not PLAIN.issuperset(kinds):
-        return f"it has layers of the kind {min(set(kinds) - PLAIN)}"
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types and not PLAIN_LAYER_TYPES.issuperset(layer_types):
+        return f"it has layers of the kind {min(set(layer_types) - PLAIN_LAYER_TYPES)}"
     if model._is_stateful:
         return "it carries a state from token to token"
     if not model._supports_attention_backend:
@@ -43,26 +48,30 @@ def special_attention(model: Any) -> str | None:
     return None
 
 
-def unusual_option(module: Any, options: Mapping[str, Any]) -> str | None:
+def find_unsupported_option(module: Any, options: Mapping[str, Any]) -> str | None:
     """Return the option that a layer asks of attention and that is not computed here; None for
     nothing.
 
     The masks of transformers are not used here, so a layer with a window has to say so itself.
     """
-    for name in UNSUPPORTED:
+    for name in UNSUPPORTED_OPTIONS:
         if options.get(name) is not None:
             return f"it uses {name}"
-    if (options.get("sliding_window") is not None) != _slides(module):
-        return "its layers do not pass on how far they look back"
+    if (options.get("sliding_window") is not None) != _has_sliding_window(module):
+        return "its layers do not pass their sliding window to the attention function"
     return None
 
 
-def _slides(module: Any) -> bool:
+def _has_sliding_window(module: Any) -> bool:
     """Return whether the configuration gives a layer a window. One that does not know its place
     must say that it has one, if any layer has."""
     config = getattr(module, "config", None)
-    kinds = getattr(config, "layer_types", None)
-    if not kinds:
+    layer_types = getattr(config, "layer_types", None)
+    if not layer_types:
         return getattr(config, "sliding_window", None) is not None
-    place = getattr(module, "layer_idx", None)
-    return SLIDING in kinds if place is None else kinds[place] == SLIDING
+    layer_index = getattr(module, "layer_idx", None)
+    return (
+        SLIDING_ATTENTION in layer_types
+        if layer_index is None
+        else layer_types[layer_index] == SLIDING_ATTENTION
+    )

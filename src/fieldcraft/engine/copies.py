@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 
-def copy_of(model: Any) -> Any:
+def snapshot_model(model: Any) -> Any:
     """Copy a model, sharing what is not trained, such as the weights below an adapter."""
     frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
     return copy.deepcopy(model, frozen).requires_grad_(requires_grad=False)
 
 
 @torch.no_grad()
-def refresh(copied: Any, model: Any) -> None:
+def sync_snapshot(snapshot: Any, model: Any) -> None:
     """Give a copy the weights that the model has now."""
-    for mine, theirs in zip(copied.parameters(), model.parameters(), strict=True):
-        if theirs.requires_grad:
-            mine.copy_(theirs)
+    for target, source in zip(snapshot.parameters(), model.parameters(), strict=True):
+        if source.requires_grad:
+            target.copy_(source)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fieldcraft.dialects.turn_end import find_turn_end
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, StopReason, Tokenizer
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
+from fieldcraft.types import Tokenizer
 
 
 class ScriptedEngine:
-    """An engine that plays `turns` from the beginning in every session; obeys `types.Engine`.
+    """An engine that plays `turns` from the beginning in every session; obeys `engine.base.Engine`.
 
     A turn that contains a stop string ends after it, any other with an end-of-sequence token;
     `max_tokens` cuts both short. Every log-probability is 0: the script was certain. `prompts`
@@ -23,24 +23,26 @@ class ScriptedEngine:
         self.prompts: list[list[int]] = []
         self._played: dict[str, int] = {}
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         """Return the session's next turn. Raises IndexError when its turns are used up."""
         self.prompts.append(list(ids))
-        played = self._played.get(session, 0)
-        if played == len(self.turns):
-            raise IndexError(f"the script has {played} turns; {session!r} asked for one more")
-        self._played[session] = played + 1
-        text, reason = self.turns[played], StopReason.EOS
+        turn_index = self._played.get(session, 0)
+        if turn_index == len(self.turns):
+            raise IndexError(f"the script has {turn_index} turns; {session!r} asked for one more")
+        self._played[session] = turn_index + 1
+        text, reason = self.turns[turn_index], StopReason.EOS
         ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop in text]
         if ends:
             text, reason = text[: min(ends)], StopReason.STOP
-        written = self.tokenizer.encode(text, add_special_tokens=False)
+        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
         if reason is StopReason.EOS:
-            written.append(find_turn_end(self.tokenizer).token)
-        if len(written) > sampling.max_tokens:
-            written, reason = written[: sampling.max_tokens], StopReason.LENGTH
-        decoded = self.tokenizer.decode(written, skip_special_tokens=False)
-        return Completion(written, [0.0] * len(written), decoded, reason)
+            token_ids.append(find_turn_end(self.tokenizer).token_id)
+        if len(token_ids) > sampling.max_tokens:
+            token_ids, reason = token_ids[: sampling.max_tokens], StopReason.LENGTH
+        decoded = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return Completion(token_ids, [0.0] * len(token_ids), decoded, reason)
 
     def release(self, session: str) -> None:
         self._played.pop(session, None)

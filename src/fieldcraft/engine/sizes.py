@@ -10,32 +10,39 @@ from typing import Any
 
 from fieldcraft.types import UserError
 
-FEED_FORWARD = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner", "inner_dim", "dff")
-KEYS = ("num_key_value_heads", "num_attention_heads")
+FEED_FORWARD_KEYS = (
+    "intermediate_size",
+    "ffn_dim",
+    "ffn_hidden_size",
+    "n_inner",
+    "inner_dim",
+    "dff",
+)
+KEY_VALUE_HEAD_KEYS = ("num_key_value_heads", "num_attention_heads")
 
 
-def feed_forward_width(config: Any) -> int:
+def get_feed_forward_width(config: Any) -> int:
     """Return the width of the feed-forward part of a layer; where none is given it is 4 times that
     of the model, as in GPT-2."""
-    return _first(config, FEED_FORWARD) or 4 * int(config.hidden_size)
+    return _first_size(config, FEED_FORWARD_KEYS) or 4 * int(config.hidden_size)
 
 
-def key_value_heads(config: Any) -> int:
+def get_num_key_value_heads(config: Any) -> int:
     """Return the number of heads with keys of their own; at most all heads."""
-    return _first(config, KEYS) or 1
+    return _first_size(config, KEY_VALUE_HEAD_KEYS) or 1
 
 
-def positions(config: Any) -> int | None:
+def get_max_positions(config: Any) -> int | None:
     """Return the number of tokens of the longest text that a model can read; None where there is no
     bound.
 
-    Beyond `length_limit` it could read on, but not as one policy.
+    Beyond `get_rope_length_limit` it could read on, but not as one policy.
     """
-    bounds = [getattr(config, "max_position_embeddings", None), length_limit(config)]
+    bounds = [getattr(config, "max_position_embeddings", None), get_rope_length_limit(config)]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def length_limit(config: Any) -> int | None:
+def get_rope_length_limit(config: Any) -> int | None:
     """Return the number of tokens within which the rotary embeddings of a text do not depend on the
     longest text beside it; None: they never do.
 
@@ -44,7 +51,7 @@ def length_limit(config: Any) -> int | None:
     and a session would be another text than the keys that it has in a cache.
     """
     bounds = []
-    for rope in _ropes(config):
+    for rope in _rope_parameters(config):
         if rope.get("rope_type") == "longrope":
             bounds.append(int(rope["original_max_position_embeddings"]))
         elif rope.get("rope_type") == "dynamic":
@@ -52,47 +59,47 @@ def length_limit(config: Any) -> int | None:
     return min(bounds, default=None)
 
 
-def require_within(config: Any, tokens: int) -> None:
+def require_rope_length(config: Any, tokens: int) -> None:
     """Raise UserError for a text of so many tokens, if it would change those beside it."""
-    limit = length_limit(config)
+    limit = get_rope_length_limit(config)
     if limit is not None and tokens > limit:
         raise UserError(
-            f"a text has {tokens} tokens, and beyond {limit} the rotary embeddings of"
-            f" {config.model_type} change for all texts beside it: set budget.total_tokens={limit}"
-            " or less."
+            f"a text has {tokens} tokens; beyond {limit} tokens the rotary embeddings of"
+            f" {config.model_type} change for every text in the batch: set"
+            f" budget.total_tokens={limit} or less."
         )
 
 
-def session_tokens(config: Any, wanted: int | None) -> int:
+def resolve_session_tokens(config: Any, requested_tokens: int | None) -> int:
     """Return the number of tokens of a session of an engine: those wanted, else as many as the
     model has positions.
 
     Raises UserError for more than the model can read as one policy, and where nothing says how many
     there may be.
     """
-    limit, most = length_limit(config), positions(config)
-    if wanted is not None and limit is not None and wanted > limit:
+    limit, max_positions = get_rope_length_limit(config), get_max_positions(config)
+    if requested_tokens is not None and limit is not None and requested_tokens > limit:
         raise UserError(
-            f"engine.max_len={wanted} is more than the {limit} tokens beyond which the rotary"
-            f" embeddings of {config.model_type} change for all texts: set engine.max_len={limit}"
-            " or less."
+            f"engine.max_len={requested_tokens} is more than the {limit} tokens beyond which the"
+            f" rotary embeddings of {config.model_type} change for all texts: set"
+            f" engine.max_len={limit} or less."
         )
-    if wanted is None and most is None:
+    if requested_tokens is None and max_positions is None:
         raise UserError(
             f"the configuration of {config.model_type} does not say how long a text may be: set"
             " engine.max_len."
         )
-    return wanted or int(most or 0)
+    return requested_tokens or int(max_positions or 0)
 
 
-def _ropes(config: Any) -> Iterator[dict[str, Any]]:
+def _rope_parameters(config: Any) -> Iterator[dict[str, Any]]:
     """Yield the rotary embeddings of a configuration: one kind, or one for each kind of layer."""
-    found = getattr(config, "rope_parameters", None) or {}
-    for rope in (found, *found.values()):
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for rope in (parameters, *parameters.values()):
         if isinstance(rope, dict):
             yield rope
 
 
-def _first(config: Any, names: tuple[str, ...]) -> int | None:
-    found = (getattr(config, name, None) for name in names)
-    return next((int(size) for size in found if isinstance(size, int) and size), None)
+def _first_size(config: Any, names: tuple[str, ...]) -> int | None:
+    sizes = (getattr(config, name, None) for name in names)
+    return next((int(size) for size in sizes if isinstance(size, int) and size), None)

@@ -11,29 +11,33 @@ from typing import Any
 
 import torch
 
-TRAINING = (8, 256)  # rows and tokens of a forward like those of training
-SAMPLING = (128, 1)  # and of one like those of sampling
-ROUNDS = 7  # forwards with each number of threads
-SECONDS = 1.0  # after which no further one is begun: a large model takes long, and differs little
-LARGE = 30_000_000  # parameters of a model that one row of training is measured with
+TRAINING_SHAPE = (8, 256)  # rows and tokens of a forward like those of training
+SAMPLING_SHAPE = (128, 1)  # and of one like those of sampling
+MAX_FORWARDS = 7  # forwards with each number of threads
+MAX_MEASURE_SECONDS = (
+    1.0  # after which no further one is begun: a large model takes long, and differs little
+)
+LARGE_MODEL_PARAMETERS = (
+    30_000_000  # parameters of a model that one row of training is measured with
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
+class ThreadCounts:
     """CPU threads for training's large matrices and for the small ones of sampling."""
 
     training: int
     sampling: int
 
     @property
-    def beside(self) -> int:
+    def training_while_sampling(self) -> int:
         """Threads for training while another thread samples. More threads than cores would wait for
         each other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.training, (cores or 1) - self.sampling))
 
 
-def fastest_threads(model: Any) -> Threads:
+def find_fastest_threads(model: Any) -> ThreadCounts:
     """Return the fastest numbers of threads, measured with 1, 2, 4, ... threads, at most as many as
     torch has now (OMP_NUM_THREADS, or all cores).
 
@@ -41,44 +45,47 @@ def fastest_threads(model: Any) -> Threads:
     with it slower by a third, and on a busy machine they lose a factor of five, so only measuring
     tells. On other devices than a CPU the number is left as it is.
     """
-    most = torch.get_num_threads()
+    max_threads = torch.get_num_threads()
     if model.device.type != "cpu":
-        return Threads(most, most)
-    rows, tokens = TRAINING
-    large = sum(weight.numel() for weight in model.parameters()) > LARGE
-    training = (1 if large else rows, tokens)
-    return Threads(_fastest(model, training, most), _fastest(model, SAMPLING, most))
+        return ThreadCounts(max_threads, max_threads)
+    rows, tokens = TRAINING_SHAPE
+    is_large = sum(weight.numel() for weight in model.parameters()) > LARGE_MODEL_PARAMETERS
+    training_shape = (1 if is_large else rows, tokens)
+    return ThreadCounts(
+        _find_fastest(model, training_shape, max_threads),
+        _find_fastest(model, SAMPLING_SHAPE, max_threads),
+    )
 
 
 @contextmanager
-def using_threads(count: int | None) -> Iterator[None]:
+def limit_threads(count: int | None) -> Iterator[None]:
     """Use so many threads inside the block; None: as many as outside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    previous = torch.get_num_threads()
+    torch.set_num_threads(count or previous)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
-def _fastest(model: Any, shape: tuple[int, int], most: int) -> int:
+def _find_fastest(model: Any, shape: tuple[int, int], max_threads: int) -> int:
     times = {}
-    for threads in (2**i for i in range(most.bit_length())):
-        with using_threads(threads):
-            times[threads] = min(_rounds(model, torch.ones(shape).long()))
+    for threads in (2**i for i in range(max_threads.bit_length())):
+        with limit_threads(threads):
+            times[threads] = min(_time_forwards(model, torch.ones(shape).long()))
     return min(times, key=times.__getitem__)
 
 
-def _rounds(model: Any, ids: torch.Tensor) -> list[float]:
+def _time_forwards(model: Any, ids: torch.Tensor) -> list[float]:
     """Return the seconds of several forwards, at least two, because the first one allocates."""
-    taken = [_seconds(model, ids), _seconds(model, ids)]
-    while len(taken) < ROUNDS and sum(taken) < SECONDS:
-        taken.append(_seconds(model, ids))
-    return taken
+    durations = [_time_forward(model, ids), _time_forward(model, ids)]
+    while len(durations) < MAX_FORWARDS and sum(durations) < MAX_MEASURE_SECONDS:
+        durations.append(_time_forward(model, ids))
+    return durations
 
 
-def _seconds(model: Any, ids: torch.Tensor) -> float:
-    began = time.perf_counter()
+def _time_forward(model: Any, ids: torch.Tensor) -> float:
+    start_time = time.perf_counter()
     with torch.inference_mode():
         model(ids)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_time

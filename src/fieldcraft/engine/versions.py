@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fieldcraft.types import Span
+from fieldcraft.sampling import VersionSpan
 
 
-def extend(spans: list[Span], version: int, tokens: int) -> None:
+def append_version_span(spans: list[VersionSpan], version: int, tokens: int) -> None:
     """Record that a version sampled so many more tokens."""
     if spans and spans[-1][0] == version:
         tokens += spans.pop()[1]

@@ -11,24 +11,24 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from fieldcraft.types import Call, Outcome, UserError
+from fieldcraft.types import CallOutcome, CallRecord, UserError
 
-_PACKAGE = Path(__file__).parents[1]
-_STANDARD = Path(sysconfig.get_paths()["stdlib"])
-_INSTALLED = {"site-packages", "dist-packages"}
+_PACKAGE_FOLDER = Path(__file__).parents[1]
+_STDLIB_FOLDER = Path(sysconfig.get_paths()["stdlib"])
+_PACKAGE_FOLDER_NAMES = {"site-packages", "dist-packages"}
 
 
 class BrokenToolError(Exception):
     """Failure of a tool that raised what no tool may raise, which ends its rollout. `call` is the
     record of it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CallRecord) -> None:
         super().__init__(call.observation)
         self.call = call
 
 
 @contextmanager
-def breaking_calls(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
+def record_broken_call(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Record what is raised inside the block as the end of this call.
 
     Raises BrokenToolError for every exception but a UserError, which is raised as it is.
@@ -41,7 +41,7 @@ def breaking_calls(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         cause = describe_defect(error)
-        call = Call(tool, arguments, cause, Outcome.BROKEN, clock() - start)
+        call = CallRecord(tool, arguments, cause, CallOutcome.BROKEN, clock() - start)
         raise BrokenToolError(call) from error
 
 
@@ -53,35 +53,35 @@ def describe_defect(error: Exception) -> str:
     """
     if isinstance(error, BrokenToolError):
         return str(error)
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    place = _place(error)
-    return said if place is None else f"{said} ({place})"
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    location = _find_location(error)
+    return text if location is None else f"{text} ({location})"
 
 
-def without_place(cause: str) -> str:
+def strip_location(cause: str) -> str:
     """Return a defect as `describe_defect` said it, for readers who may not know where files
     are."""
     return re.sub(r" \([^()]*:\d+\)$", "", cause)
 
 
-def _place(error: BaseException | None) -> str | None:
+def _find_location(error: BaseException | None) -> str | None:
     """Return the file and line of the first exception in the chain of causes that has any."""
     own, others = None, None
     while error is not None and own is None:
         for frame, line in walk_tb(error.__traceback__):
             file = Path(frame.f_code.co_filename)
-            if file.is_relative_to(_PACKAGE) or file.name.startswith("<frozen"):
+            if file.is_relative_to(_PACKAGE_FOLDER) or file.name.startswith("<frozen"):
                 continue
-            if not _INSTALLED.isdisjoint(file.parts):
+            if not _PACKAGE_FOLDER_NAMES.isdisjoint(file.parts):
                 others = (file, line)
-            elif not file.is_relative_to(_STANDARD):
+            elif not file.is_relative_to(_STDLIB_FOLDER):
                 own = (file, line)
         error = error.__cause__
     found = own or others
-    return None if found is None else f"{_near(found[0])}:{found[1]}"
+    return None if found is None else f"{_relative_to_cwd(found[0])}:{found[1]}"
 
 
-def _near(file: Path) -> Path:
+def _relative_to_cwd(file: Path) -> Path:
     """Return the path relative to the working directory, where it lies below that."""
-    here = Path.cwd()
-    return file.relative_to(here) if file.is_relative_to(here) else file
+    cwd = Path.cwd()
+    return file.relative_to(cwd) if file.is_relative_to(cwd) else file

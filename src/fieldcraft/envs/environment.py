@@ -9,46 +9,54 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects.folding import request
-from fieldcraft.envs.defects import breaking_calls
-from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
-from fieldcraft.envs.opening import open_tools
-from fieldcraft.records.costs import Costs
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects.folding import require_summary_prompt
+from fieldcraft.envs.defects import record_broken_call
+from fieldcraft.envs.guards import (
+    ConcurrencyLimiter,
+    ToolContractError,
+    ToolTimeoutError,
+    run_with_timeout,
+    truncate_middle,
+)
+from fieldcraft.envs.session_tools import open_session_tools
+from fieldcraft.records.costs import CostModel
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.tools.named import costs_of
+from fieldcraft.tools.factory import collect_costs
 from fieldcraft.types import (
-    Action,
     AnyTool,
     ArgumentError,
-    Call,
+    CallFault,
+    CallOutcome,
+    CallRecord,
     Dialect,
-    Fault,
-    Malformed,
-    Outcome,
+    MalformedCall,
     Reward,
     Task,
     Tool,
+    ToolCall,
     ToolError,
-    ToolUnavailable,
+    ToolUnavailableError,
     UserError,
 )
 
-LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
+LIMIT_REACHED_MESSAGE = "The limit of calls is reached; answer with what you know."
 
 
 @dataclass(frozen=True)
-class Episode:
+class ToolSession:
     """The place where the policy acts during one rollout: the tools are open. `tools` maps their
     names."""
 
     dialect: Dialect
     tools: Mapping[str, Tool]
     schemas: Sequence[dict[str, Any]]
-    budget: Limits
-    gate: Gate
+    budget: BudgetConfig
+    limiter: ConcurrencyLimiter
 
-    async def execute(self, moves: Sequence[Action | Malformed], calls_before: int) -> list[Call]:
+    async def run_calls(
+        self, calls: Sequence[ToolCall | MalformedCall], calls_before: int
+    ) -> list[CallRecord]:
         """Run the calls of one turn side by side, and return what came back, in their order.
 
         `ToolError` becomes text for the model, and so does a time limit that passed; every other
@@ -56,89 +64,100 @@ class Episode:
         BrokenToolError. `calls_before` counts every earlier attempt, so that a policy that never
         manages a proper call meets the limit too.
         """
-        if len(moves) == 1:  # a task would let other rollouts go first
-            return [await self._execute(moves[0], calls_before)]
+        if len(calls) == 1:  # a task would let other rollouts go first
+            return [await self._run_call(calls[0], calls_before)]
         try:
             async with asyncio.TaskGroup() as group:
-                running = [
-                    group.create_task(self._execute(move, calls_before + index))
-                    for index, move in enumerate(moves)
+                call_tasks = [
+                    group.create_task(self._run_call(call, calls_before + index))
+                    for index, call in enumerate(calls)
                 ]
         except ExceptionGroup as errors:
-            mistakes = errors.subgroup(UserError)
-            raise (mistakes or errors).exceptions[0] from None
-        return [task.result() for task in running]
+            user_errors = errors.subgroup(UserError)
+            raise (user_errors or errors).exceptions[0] from None
+        return [task.result() for task in call_tasks]
 
-    def observed(self, call: Call) -> Call:
+    def truncate_observation(self, call: CallRecord) -> CallRecord:
         """Return the call with an observation that the model may read: no longer than the budget
         allows."""
-        most = self.budget.observation_tokens
-        text, cut = shorten(call.observation, most, self.dialect.tokenizer)
+        max_tokens = self.budget.observation_tokens
+        text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
         return replace(call, observation=text, cut=cut)
 
-    async def _execute(self, move: Action | Malformed, calls_before: int) -> Call:
+    async def _run_call(self, call: ToolCall | MalformedCall, calls_before: int) -> CallRecord:
         if calls_before >= self.budget.max_calls:
-            return refused(move, LIMIT_REACHED)
-        if isinstance(move, Malformed):
-            return self.observed(_not_run(move, move.reason, Outcome.MALFORMED, move.fault))
-        tool, arguments = self.tools.get(move.tool), move.arguments
+            return make_refused_call(call, LIMIT_REACHED_MESSAGE)
+        if isinstance(call, MalformedCall):
+            return self.truncate_observation(
+                _make_unexecuted_call(call, call.reason, CallOutcome.MALFORMED, call.fault)
+            )
+        tool, arguments = self.tools.get(call.tool), call.arguments
         if tool is None:
-            known = ", ".join(self.tools) or "none"
-            reason = f"There is no tool {move.tool!r}; known: {known}."
-            return self.observed(_not_run(move, reason, Outcome.MALFORMED, "tool"))
-        async with self.gate.here():
+            names = ", ".join(self.tools) or "none"
+            reason = f"There is no tool {call.tool!r}; known: {names}."
+            return self.truncate_observation(
+                _make_unexecuted_call(call, reason, CallOutcome.MALFORMED, "tool")
+            )
+        async with self.limiter.slot():
             clock = asyncio.get_running_loop().time
             start = clock()
-            with breaking_calls(move.tool, arguments):
-                text, outcome = await self._run(tool, arguments)
+            with record_broken_call(call.tool, arguments):
+                text, outcome = await self._run_tool(tool, arguments)
             seconds = clock() - start
-        fault: Fault | None = "arguments" if outcome is Outcome.MALFORMED else None
-        return self.observed(Call(move.tool, arguments, text, outcome, seconds, fault=fault))
+        fault: CallFault | None = "arguments" if outcome is CallOutcome.MALFORMED else None
+        return self.truncate_observation(
+            CallRecord(call.tool, arguments, text, outcome, seconds, fault=fault)
+        )
 
-    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:
+    async def _run_tool(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, CallOutcome]:
         try:
-            text = await guarded(_ask(tool, arguments), self.budget.call_seconds)
+            text = await run_with_timeout(_call_tool(tool, arguments), self.budget.call_seconds)
         except ArgumentError as error:
-            return str(error), Outcome.MALFORMED
-        except (ToolUnavailable, TooSlow) as error:
-            return str(error), Outcome.UNAVAILABLE
+            return str(error), CallOutcome.MALFORMED
+        except (ToolUnavailableError, ToolTimeoutError) as error:
+            return str(error), CallOutcome.UNAVAILABLE
         except ToolError as error:
-            return str(error), Outcome.FAILED
+            return str(error), CallOutcome.FAILED
         if not isinstance(text, str):
-            raise ToolDefect(f"the tool '{tool.name}' returned {type(text).__name__}, not text")
-        return text, Outcome.OK
+            raise ToolContractError(
+                f"the tool '{tool.name}' returned {type(text).__name__}, not text"
+            )
+        return text, CallOutcome.OK
 
 
-def refused(move: Action | Malformed, why: str) -> Call:
+def make_refused_call(call: ToolCall | MalformedCall, reason: str) -> CallRecord:
     """Return a call that is over the budget."""
-    return _not_run(move, why, Outcome.REFUSED)
+    return _make_unexecuted_call(call, reason, CallOutcome.REFUSED)
 
 
-def _not_run(
-    move: Action | Malformed, why: str, outcome: Outcome, fault: Fault | None = None
-) -> Call:
-    tool, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
-    return Call(tool, arguments, why, outcome, 0.0, fault=fault)
+def _make_unexecuted_call(
+    call: ToolCall | MalformedCall,
+    reason: str,
+    outcome: CallOutcome,
+    fault: CallFault | None = None,
+) -> CallRecord:
+    tool, arguments = (call.tool, call.arguments) if isinstance(call, ToolCall) else ("", {})
+    return CallRecord(tool, arguments, reason, outcome, 0.0, fault=fault)
 
 
-async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:
+async def _call_tool(tool: Tool, arguments: dict[str, Any]) -> Any:
     return await tool(**arguments)
 
 
-def same_names(names: Sequence[str]) -> Iterator[str]:
+def check_duplicate_names(names: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for every name that several tools have."""
     for name, count in Counter(names).items():
         if count > 1:
             yield (
-                f"{count} tools are called '{name}': give each a name of its own, those of an MCP"
-                " server by the key prefix."
+                f"{count} tools have the name '{name}': give each a unique name; for tools of an"
+                " MCP server set prefix."
             )
 
 
 @dataclass(frozen=True)
 class ToolEnvironment:
     """The place where a policy acts. Without tools a call gets an error that the policy can read.
-    `correct` says which answers are right, to workflows that are told so.
+    `verdict_reward` says which answers are right, to workflows that are told so.
 
     Raises UserError for two tools of one name, and for a budget with folds where the dialect has
     no tag for a summary.
@@ -146,39 +165,41 @@ class ToolEnvironment:
 
     dialect: Dialect
     tools: Sequence[AnyTool] = ()
-    budget: Limits = field(default_factory=Limits)
-    correct: Reward = field(default_factory=ExactMatch, compare=False)
-    gate: Gate = field(init=False, repr=False, compare=False)  # of all its rollouts
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    verdict_reward: Reward = field(default_factory=ExactMatch, compare=False)
+    limiter: ConcurrencyLimiter = field(
+        init=False, repr=False, compare=False
+    )  # of all its rollouts
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
-        for problem in same_names([tool.name for tool in self.tools]):
+        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.concurrent_calls))
+        for problem in check_duplicate_names([tool.name for tool in self.tools]):
             raise UserError(problem)
         if self.budget.fold is not None:
-            request(self.dialect)
+            require_summary_prompt(self.dialect)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         return [tool.schema for tool in self.tools]
 
-    def within(self, budget: Limits) -> ToolEnvironment:
+    def with_budget(self, budget: BudgetConfig) -> ToolEnvironment:
         """Return the same environment with another budget of its rollouts. Their calls share its
-        gate."""
-        made = replace(self, budget=budget)
-        object.__setattr__(made, "gate", self.gate)
-        return made
+        limiter."""
+        environment = replace(self, budget=budget)
+        object.__setattr__(environment, "limiter", self.limiter)
+        return environment
 
     @property
-    def costs(self) -> Costs:
-        return Costs(costs_of(self.tools), self.budget.token_cost)
+    def costs(self) -> CostModel:
+        return CostModel(collect_costs(self.tools), self.budget.token_cost)
 
     @asynccontextmanager
-    async def open(self, task: Task) -> AsyncIterator[Episode]:
-        """Yield an episode for one rollout of a task: stateful tools are opened for it, and closed
+    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
+        """Yield a session for one rollout of a task: stateful tools are opened for it, and closed
         however it ends. Raises what a tool raises on opening or closing, if nothing else was raised
         before, and UserError as it is."""
-        async with open_tools(self.tools, task, self.budget.call_seconds) as tools:
-            yield Episode(self.dialect, tools, self.schemas, self.budget, self.gate)
+        async with open_session_tools(self.tools, task, self.budget.call_seconds) as tools:
+            yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
 
 
 class ToolFreeEnvironment(ToolEnvironment):
@@ -186,5 +207,5 @@ class ToolFreeEnvironment(ToolEnvironment):
     and none can run."""
 
     @asynccontextmanager
-    async def open(self, task: Task) -> AsyncIterator[Episode]:
-        yield Episode(self.dialect, {}, self.schemas, self.budget, self.gate)
+    async def open_session(self, task: Task) -> AsyncIterator[ToolSession]:
+        yield ToolSession(self.dialect, {}, self.schemas, self.budget, self.limiter)

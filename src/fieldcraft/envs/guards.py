@@ -1,4 +1,4 @@
-"""Guards that keep a tool from harming a run: time limits, a gate, and short observations."""
+"""Guards that keep a tool from harming a run: limits of time, concurrency and observations."""
 
 from __future__ import annotations
 
@@ -7,104 +7,106 @@ from collections.abc import Awaitable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from fieldcraft.dialects.base import encode_plain
+from fieldcraft.dialects.base import encode_untrusted
 from fieldcraft.types import Tokenizer
 
 T = TypeVar("T")
-LEFT_OUT = "\n[{} characters left out]\n"
-MOST_CHARACTERS = 16  # of a token, on average: what is longer is cut before it is tokenized
+OMISSION_TEMPLATE = "\n[{} characters left out]\n"
+MAX_CHARACTERS_PER_TOKEN = (
+    16  # of a token, on average: what is longer is cut before it is tokenized
+)
 
 
-class TooSlow(Exception):
+class ToolTimeoutError(Exception):
     """Failure of a tool that did not finish within its time limit."""
 
 
-class ToolDefect(Exception):
+class ToolContractError(Exception):
     """Failure of a tool that did what no tool may do."""
 
 
-async def guarded(work: Awaitable[T], seconds: float) -> T:
+async def run_with_timeout(work: Awaitable[T], seconds: float) -> T:
     """Await what a tool does. Work that does not wait is done without giving up control.
 
     A tool's SystemExit, or a cancellation of its own making, would end the whole run or one of its
     tasks silently, so it becomes an ordinary exception.
 
     Raises:
-        TooSlow: the time limit passed; the work was cancelled.
-        ToolDefect: the tool raised what only the interpreter or asyncio may raise.
+        ToolTimeoutError: the time limit passed; the work was cancelled.
+        ToolContractError: the tool raised what only the interpreter or asyncio may raise.
         Exception: any other exception of the tool's.
     """
     task = asyncio.current_task()
-    limit = asyncio.timeout(seconds)
+    timeout = asyncio.timeout(seconds)
     try:
-        async with limit:
+        async with timeout:
             return await work
     except TimeoutError as error:
-        if limit.expired():
-            raise TooSlow(f"The tool did not answer within {seconds:g} s.") from error
+        if timeout.expired():
+            raise ToolTimeoutError(f"The tool did not answer within {seconds:g} s.") from error
         raise
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():
             raise
-        raise ToolDefect("the tool cancelled itself") from error
+        raise ToolContractError("the tool cancelled itself") from error
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise ToolDefect(f"the tool raised {type(error).__name__}: {error}") from error
+        raise ToolContractError(f"the tool raised {type(error).__name__}: {error}") from error
 
 
-class Gate:
-    """A gate that lets so many calls run at once in an event loop. One that is free lets a call in
-    without giving up control."""
+class ConcurrencyLimiter:
+    """A limiter that lets so many calls run at once in an event loop. If a slot is free, a call
+    gets it without giving up control."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
+    def __init__(self, max_concurrent: int) -> None:
+        self.max_concurrent = max_concurrent
         # A semaphore belongs to the loop that first waited for it, and a run has several loops.
-        self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
 
-    def here(self) -> asyncio.Semaphore:
-        """Return the gate in the running loop."""
+    def slot(self) -> asyncio.Semaphore:
+        """Return the semaphore of the running loop."""
         loop = asyncio.get_running_loop()
-        return self._of_loop.setdefault(loop, asyncio.Semaphore(self.places))
+        return self._semaphores.setdefault(loop, asyncio.Semaphore(self.max_concurrent))
 
 
-def shorten(text: str, most: int, tokenizer: Tokenizer) -> tuple[str, int]:
-    """Shorten a text to at most `most` tokens. Returns it, and the number of characters of the
-    given text that it lacks.
+def truncate_middle(text: str, max_tokens: int, tokenizer: Tokenizer) -> tuple[str, int]:
+    """Shorten a text to at most `max_tokens` tokens. Returns it, and the number of characters of
+    the given text that it lacks.
 
     A longer text keeps its head and its tail, with a line between them that says how much is left
     out. Halves of characters (lone surrogates), which no tokenizer takes, become U+FFFD.
     """
-    kept = min(len(text), most * MOST_CHARACTERS)
-    shown = _with_gap(text, kept)
-    while (tokens := _count(shown, most, tokenizer)) > most:
-        kept = min(kept * most // tokens, kept - 1)
-        shown = _with_gap(text, max(kept, 0))
-        if kept <= 0:
+    num_characters = min(len(text), max_tokens * MAX_CHARACTERS_PER_TOKEN)
+    shortened = _omit_middle(text, num_characters)
+    while (tokens := _count_tokens(shortened, max_tokens, tokenizer)) > max_tokens:
+        num_characters = min(num_characters * max_tokens // tokens, num_characters - 1)
+        shortened = _omit_middle(text, max(num_characters, 0))
+        if num_characters <= 0:
             break
-    return shown, len(text) - max(kept, 0)
+    return shortened, len(text) - max(num_characters, 0)
 
 
-def _with_gap(text: str, kept: int) -> str:
+def _omit_middle(text: str, num_characters: int) -> str:
     """Return so many characters of a text, from both of its ends."""
-    if kept == len(text):
-        return whole_characters(text)
-    tail = kept // 2
-    head, end = text[: kept - tail], text[len(text) - tail :]
-    gap = LEFT_OUT.format(len(text) - kept)
-    return whole_characters(head) + gap + whole_characters(end)
+    if num_characters == len(text):
+        return replace_lone_surrogates(text)
+    tail = num_characters // 2
+    head, end = text[: num_characters - tail], text[len(text) - tail :]
+    omission = OMISSION_TEMPLATE.format(len(text) - num_characters)
+    return replace_lone_surrogates(head) + omission + replace_lone_surrogates(end)
 
 
-def whole_characters(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """Return the text with pairs of surrogates joined and lone ones replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _count(text: str, most: int, tokenizer: Tokenizer) -> int:
-    """Return the number of tokens of a text, or a bound on it that is no more than `most`."""
+def _count_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens of a text, or a bound on it that is no more than `max_tokens`."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     plain = text if normalizer is None else normalizer.normalize_str(text)
     bound = 4 * len(plain) + 4  # a character has four bytes at most, and a space may be put first
-    return bound if bound <= most else len(encode_plain(tokenizer, text))
+    return bound if bound <= max_tokens else len(encode_untrusted(tokenizer, text))

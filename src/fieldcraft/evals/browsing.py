@@ -19,27 +19,27 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from fieldcraft.records.costs import policy_tokens
-from fieldcraft.records.rollouts import Kept
-from fieldcraft.records.transcript import clean, transcript
+from fieldcraft.records.costs import count_policy_tokens
+from fieldcraft.records.training_rollouts import TrainingRollout
+from fieldcraft.records.transcript import build_transcript, strip_control_characters
 from fieldcraft.types import Author, Task, Trajectory
 
-BUDGET = 1_200_000  # bytes of the packed trajectories in the page, which stays below 2 MB
-_BLOCK_CHARACTERS = 4_000
-_SEGMENT_TOKENS = 1_000
-_POLICY: AbstractSet[Author] = frozenset({Author.POLICY})
+MAX_PACKED_BYTES = 1_200_000  # bytes of the packed trajectories in the page, which stays below 2 MB
+_MAX_BLOCK_CHARACTERS = 4_000
+_MAX_SEGMENT_TOKENS = 1_000
+_POLICY_AUTHORS: AbstractSet[Author] = frozenset({Author.POLICY})
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PageContext:
     """Facts that the page has to know of the run that trajectories are from: how a token is
     written, whose tokens each stage trains, and, relative to the page, the files of trajectories by
     evaluation and of metrics by stage, and the page with examples of the data. `commands` show the
     trajectories of an evaluation, without the number; by default they are for the folder of the
     page."""
 
-    piece: Callable[[int], str] | None = None
-    trained: Mapping[str, AbstractSet[Author]] = field(default_factory=dict)
+    decode_token: Callable[[int], str] | None = None
+    trained_authors: Mapping[str, AbstractSet[Author]] = field(default_factory=dict)
     trajectories: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     examples: str | None = None
@@ -47,19 +47,19 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """Packed trajectories: `text` is JSON lines, compressed by gzip, in base64. `kept` and `total`
-    count trajectories by stage, those of training apart: `trained` names the stages that they are
-    of."""
+class PackedTrajectories:
+    """Packed trajectories: `text` is JSON lines, compressed by gzip, in base64. `included` and
+    `total` count trajectories by stage, without those of training: `training_stages` names the
+    stages of these."""
 
     text: str
-    kept: dict[str, int]
+    included: dict[str, int]
     total: dict[str, int]
-    trained: list[str]
+    training_stages: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PageTrajectory:
     """A trajectory and where it is from: the `number` in the file of its evaluation, or the `step`
     of training that it was sampled for, with the advantages of its tokens."""
 
@@ -69,166 +69,197 @@ class Entry:
     advantages: Sequence[float] | None = None
 
 
-def pack(
+def pack_trajectories(
     samples: Mapping[str, Sequence[Trajectory]],
-    source: Source,
-    training: Mapping[str, Sequence[Kept]] = MappingProxyType({}),
-    budget: int = BUDGET,
-) -> Packed:
-    """Pack as much as `budget` bytes hold: in at most a quarter of them groups of training
+    page_context: PageContext,
+    training: Mapping[str, Sequence[TrainingRollout]] = MappingProxyType({}),
+    max_bytes: int = MAX_PACKED_BYTES,
+) -> PackedTrajectories:
+    """Pack as much as `max_bytes` bytes hold: in at most a quarter of them groups of training
     rollouts, and questions, each with its trajectories of all stages."""
-    packing = _Packing(source)
-    trained = list(chain.from_iterable(takewhile(packing.room(budget // 4), _groups(training))))
-    shown = list(chain.from_iterable(takewhile(packing.room(budget), _in_turn(samples))))
-    return Packed(
-        packing.text(),
-        {stage: sum(entry.stage == stage for entry in shown) for stage in samples},
+    packer = _TrajectoryPacker(page_context)
+    training_entries = list(
+        chain.from_iterable(
+            takewhile(packer.add_within(max_bytes // 4), _interleave_groups(training))
+        )
+    )
+    entries = list(
+        chain.from_iterable(takewhile(packer.add_within(max_bytes), _interleave_questions(samples)))
+    )
+    return PackedTrajectories(
+        packer.text(),
+        {stage: sum(entry.stage == stage for entry in entries) for stage in samples},
         {stage: len(part) for stage, part in samples.items()},
-        list(dict.fromkeys(entry.stage for entry in trained)),
+        list(dict.fromkeys(entry.stage for entry in training_entries)),
     )
 
 
-class _Packing:
+class _TrajectoryPacker:
     """JSON lines that are compressed as they come, to know how many have room."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.packer = zlib.compressobj(wbits=31)  # 31: with the header of gzip
-        self.pieces: dict[int, str] = {}
-        self.packed = b""
+    def __init__(self, page_context: PageContext) -> None:
+        self.page_context = page_context
+        self.compressor = zlib.compressobj(wbits=31)  # 31: with the header of gzip
+        self.token_texts: dict[int, str] = {}
+        self.compressed = b""
 
-    def room(self, budget: int) -> Callable[[Iterable[Entry]], bool]:
+    def add_within(self, max_bytes: int) -> Callable[[Iterable[PageTrajectory]], bool]:
         """Return a function that adds the trajectories of a question, and tells whether they had
         room."""
 
-        def add(question: Iterable[Entry]) -> bool:
-            pieces = dict(self.pieces)
-            lines = _lines(list(question), self.source, pieces)
-            text = "".join(f"{_json(line)}\n" for line in lines)
-            trial = self.packer.copy()
+        def add(entries: Iterable[PageTrajectory]) -> bool:
+            token_texts = dict(self.token_texts)
+            lines = _make_lines(list(entries), self.page_context, token_texts)
+            text = "".join(f"{_dump_line(line)}\n" for line in lines)
+            trial = self.compressor.copy()
             added = trial.compress(text.encode(errors="replace")) + trial.flush(zlib.Z_SYNC_FLUSH)
             # base64 writes 3 bytes as 4
-            if len(self.packed) + len(added) > budget * 3 // 4 - 100:
+            if len(self.compressed) + len(added) > max_bytes * 3 // 4 - 100:
                 return False
-            self.packer, self.pieces = trial, pieces
-            self.packed += added
+            self.compressor, self.token_texts = trial, token_texts
+            self.compressed += added
             return True
 
         return add
 
     def text(self) -> str:
-        return base64.b64encode(self.packed + self.packer.flush()).decode()
+        return base64.b64encode(self.compressed + self.compressor.flush()).decode()
 
 
-def _groups(training: Mapping[str, Sequence[Kept]]) -> Iterator[list[Entry]]:
+def _interleave_groups(
+    training: Mapping[str, Sequence[TrainingRollout]],
+) -> Iterator[list[PageTrajectory]]:
     """Yield the groups of every stage in turn: those of the first and the last step, of one between
     them, and so on."""
     stages = []
-    for stage, kept in training.items():
-        steps: dict[int, list[Entry]] = {}
-        for one in kept:
-            entry = Entry(stage, {"step": one.step}, one.trajectory, one.advantages)
-            steps.setdefault(one.step, []).append(entry)
+    for stage, rollouts in training.items():
+        steps: dict[int, list[PageTrajectory]] = {}
+        for rollout in rollouts:
+            entry = PageTrajectory(
+                stage, {"step": rollout.step}, rollout.trajectory, rollout.advantages
+            )
+            steps.setdefault(rollout.step, []).append(entry)
         groups, n = list(steps.values()), len(steps)
         strides = (max(1, (n - 1) >> halved) for halved in range(n.bit_length() + 1))
         order = dict.fromkeys(chain.from_iterable(range(0, n, stride) for stride in strides))
-        stages.append([groups[place] for place in order])
-    turns = chain.from_iterable(zip_longest(*stages))
-    return (group for group in turns if group is not None)
+        stages.append([groups[index] for index in order])
+    interleaved = chain.from_iterable(zip_longest(*stages))
+    return (group for group in interleaved if group is not None)
 
 
-def _in_turn(samples: Mapping[str, Sequence[Trajectory]]) -> Iterator[list[Entry]]:
+def _interleave_questions(
+    samples: Mapping[str, Sequence[Trajectory]],
+) -> Iterator[list[PageTrajectory]]:
     """Yield the trajectories of one question after the other. Questions whose last trajectory is
     wrong, or cannot be graded, take turns with those where it is right."""
-    questions: dict[str, list[Entry]] = {}
+    questions: dict[str, list[PageTrajectory]] = {}
     for stage, trajectories in samples.items():
         for number, trajectory in enumerate(trajectories):
-            entry = Entry(stage, {"number": number}, trajectory)
+            entry = PageTrajectory(stage, {"number": number}, trajectory)
             questions.setdefault(trajectory.task.id, []).append(entry)
-    right = [q for q in questions.values() if q[-1].trajectory.right]
-    other = [q for q in questions.values() if not q[-1].trajectory.right]
-    turns = chain.from_iterable(zip_longest(other, right))
-    return (question for question in turns if question is not None)
+    correct = [q for q in questions.values() if q[-1].trajectory.is_correct]
+    other = [q for q in questions.values() if not q[-1].trajectory.is_correct]
+    interleaved = chain.from_iterable(zip_longest(other, correct))
+    return (question for question in interleaved if question is not None)
 
 
-def _lines(
-    question: Sequence[Entry], source: Source, pieces: dict[int, str]
+def _make_lines(
+    entries: Sequence[PageTrajectory], page_context: PageContext, token_texts: dict[int, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the tokens that no line before had, the question, and its trajectories."""
-    if source.piece is not None:
-        ids = {i for entry in question for i in entry.trajectory.ids}
-        new = {i: clean(source.piece(i)) for i in sorted(ids - pieces.keys())}
-        pieces |= new
+    if page_context.decode_token is not None:
+        ids = {i for entry in entries for i in entry.trajectory.ids}
+        new = {
+            i: strip_control_characters(page_context.decode_token(i))
+            for i in sorted(ids - token_texts.keys())
+        }
+        token_texts |= new
         yield {"pieces": new}
-    yield {"question": _question(question[0].trajectory.task)}
-    for entry in question:
-        tokens = {} if source.piece is None else {"segments": list(_segments(entry, source))}
-        yield {"stage": entry.stage, **entry.origin, **_view(entry.trajectory), **tokens}
+    yield {"question": _question_payload(entries[0].trajectory.task)}
+    for entry in entries:
+        tokens = (
+            {}
+            if page_context.decode_token is None
+            else {"segments": list(_segment_payloads(entry, page_context))}
+        )
+        yield {
+            "stage": entry.stage,
+            **entry.origin,
+            **_trajectory_payload(entry.trajectory),
+            **tokens,
+        }
 
 
-def _question(task: Task) -> dict[str, Any]:
+def _question_payload(task: Task) -> dict[str, Any]:
     names = ("hops", "split")
-    tags: dict[str, str] = {k: clean(str(task.meta[k])) for k in names if k in task.meta}
+    tags: dict[str, str] = {
+        k: strip_control_characters(str(task.meta[k])) for k in names if k in task.meta
+    }
     return {
-        "id": clean(task.id),
-        "text": clean(task.question),
-        "gold": [clean(answer) for answer in task.answers],
+        "id": strip_control_characters(task.id),
+        "text": strip_control_characters(task.question),
+        "gold": [strip_control_characters(answer) for answer in task.answers],
         "optimum": task.meta.get("calls_optimal"),
         "known": task.is_known,
         **tags,
     }
 
 
-def _view(trajectory: Trajectory) -> dict[str, Any]:
+def _trajectory_payload(trajectory: Trajectory) -> dict[str, Any]:
     return {
-        "grade": {None: "ungraded", True: "right", False: "wrong"}[trajectory.right],
+        "grade": {None: "ungraded", True: "right", False: "wrong"}[trajectory.is_correct],
         "status": trajectory.status.value,
-        "answer": None if trajectory.answer is None else clean(trajectory.answer),
-        "error": clean(trajectory.error),
-        "calls": trajectory.executed_calls,
-        "tokens": policy_tokens(trajectory),
+        "answer": None
+        if trajectory.answer is None
+        else strip_control_characters(trajectory.answer),
+        "error": strip_control_characters(trajectory.error),
+        "calls": trajectory.num_executed_calls,
+        "tokens": count_policy_tokens(trajectory),
         **({"folds": len(trajectory.folds)} if trajectory.folds else {}),
-        "rewards": {clean(name): _finite(value) for name, value in trajectory.rewards.items()},
+        "rewards": {
+            strip_control_characters(name): _round_finite(value)
+            for name, value in trajectory.rewards.items()
+        },
         "blocks": [
             [
                 entry.kind.value,
                 entry.label,
-                entry.text[:_BLOCK_CHARACTERS],
-                max(0, len(entry.text) - _BLOCK_CHARACTERS),
+                entry.text[:_MAX_BLOCK_CHARACTERS],
+                max(0, len(entry.text) - _MAX_BLOCK_CHARACTERS),
             ]
-            for entry in transcript(trajectory)
+            for entry in build_transcript(trajectory)
         ],
     }
 
 
-def _segments(entry: Entry, source: Source) -> Iterator[dict[str, Any]]:
+def _segment_payloads(entry: PageTrajectory, page_context: PageContext) -> Iterator[dict[str, Any]]:
     """Yield the segments of a trajectory as the page reads them. Two digits of a log-probability
     say all that a reader wants to know of it."""
-    trained = source.trained.get(entry.stage, _POLICY)
-    begin = 0
-    for place, segment in enumerate(entry.trajectory.segments):
-        ids = segment.ids[:_SEGMENT_TOKENS]
-        logprobs = [_finite(value, 2) for value in segment.logprobs[:_SEGMENT_TOKENS]]
+    trained = page_context.trained_authors.get(entry.stage, _POLICY_AUTHORS)
+    start = 0
+    for index, segment in enumerate(entry.trajectory.segments):
+        ids = segment.ids[:_MAX_SEGMENT_TOKENS]
+        logprobs = [_round_finite(value, 2) for value in segment.logprobs[:_MAX_SEGMENT_TOKENS]]
         advantages = []
         if segment.author in trained and entry.advantages is not None:
-            found = entry.advantages[begin : begin + len(ids)]
-            advantages = [_finite(value, 3) for value in found]
-        begin += len(segment.ids)
+            values = entry.advantages[start : start + len(ids)]
+            advantages = [_round_finite(value, 3) for value in values]
+        start += len(segment.ids)
         if ids:
             yield {
                 "author": segment.author.value,
                 "trained": segment.author in trained,
                 "ids": ids,
                 "more": len(segment.ids) - len(ids),
-                **({"begins": True} if place in entry.trajectory.folds else {}),
+                **({"begins": True} if index in entry.trajectory.folds else {}),
                 **({"logprobs": logprobs} if logprobs else {}),
                 **({"advantages": advantages} if advantages else {}),
             }
 
 
-def _finite(value: float | None, digits: int = 6) -> float | None:
+def _round_finite(value: float | None, digits: int = 6) -> float | None:
     return None if value is None or not isfinite(value) else float(f"{value:.{digits}g}")
 
 
-def _json(line: dict[str, Any]) -> str:
+def _dump_line(line: dict[str, Any]) -> str:
     return json.dumps(line, ensure_ascii=False, separators=(",", ":"))

@@ -12,25 +12,25 @@ Entry = Mapping[str, Any]
 Row = dict[str, Any]
 
 
-def downloads(report: Mapping[str, Any]) -> dict[str, str]:
+def make_downloads(report: Mapping[str, Any]) -> dict[str, str]:
     """Return file names, each with an address that holds the file itself."""
     tables = {
-        "evaluations.csv": list(evaluation_rows(report["evals"])),
+        "evaluations.csv": list(make_evaluation_rows(report["evals"])),
         "comparisons.csv": list(report["pairwise"]),
     }
-    return {name: _address(to_csv(rows)) for name, rows in tables.items() if rows}
+    return {name: _make_data_url(render_csv(rows)) for name, rows in tables.items() if rows}
 
 
-def evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
+def make_evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
     """Yield one row an evaluation and, where its questions are of several splits or data sources,
     one each."""
     for name, entry in evals.items():
-        yield {"name": name, "split": entry.get("split", "all"), **_flat(entry)}
+        yield {"name": name, "split": entry.get("split", "all"), **_flatten_entry(entry)}
         for split, part in (entry.get("splits", {}) | entry.get("sources", {})).items():
-            yield {"name": name, "split": split, **_flat(part)}
+            yield {"name": name, "split": split, **_flatten_entry(part)}
 
 
-def _flat(entry: Entry) -> Row:
+def _flatten_entry(entry: Entry) -> Row:
     """Return every number of an entry; those inside a group, such as `known`, as group.number."""
     row: Row = {}
     for key, value in entry.items():
@@ -39,28 +39,28 @@ def _flat(entry: Entry) -> Row:
         if isinstance(value, Mapping):
             row |= {f"{key}.{inner}": found for inner, found in value.items()}
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            row |= {f"{key}.{place}": found for place, found in enumerate(value)}
+            row |= {f"{key}.{index}": found for index, found in enumerate(value)}
         else:
             row[key] = value
     return row
 
 
-def to_csv(rows: Sequence[Row]) -> str:
+def render_csv(rows: Sequence[Row]) -> str:
     """Return a table with a head; a number that is not known is an empty cell."""
-    heads = dict.fromkeys(key for row in rows for key in row)
+    headers = dict.fromkeys(key for row in rows for key in row)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(heads))
+    writer = csv.DictWriter(text, list(headers))
     writer.writeheader()
-    writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: _escape_formula(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def _harmless(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     """Return a value for a table; a name that a spreadsheet would compute as a formula becomes
     text."""
     is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
     return f"'{value}" if is_formula else value
 
 
-def _address(text: str) -> str:
+def _make_data_url(text: str) -> str:
     return "data:text/csv;base64," + base64.b64encode(text.encode(errors="replace")).decode()

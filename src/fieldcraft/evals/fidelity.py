@@ -10,14 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fieldcraft.rewards.answers import f1, normalise
-from fieldcraft.terminal.figures import Figures
-from fieldcraft.tools.search.passages import read_results
-from fieldcraft.types import Call, Outcome, Tool, ToolError, ToolUnavailable, Trajectory, UserError
-from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
+from fieldcraft.terminal.figure_table import FigureTable
+from fieldcraft.tools.search.passages import parse_results
+from fieldcraft.types import (
+    CallOutcome,
+    CallRecord,
+    Tool,
+    ToolError,
+    ToolUnavailableError,
+    Trajectory,
+    UserError,
+)
+from fieldcraft.worlds.base import SimulationVerdict, SimulationVerdicts, get_simulated_calls
 
-HEADS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
-RATES = tuple(HEADS)
-LEGEND = {
+RATE_HEADERS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
+RATE_KEYS = tuple(RATE_HEADERS)
+FIDELITY_LEGEND = {
     "calls": "simulated ones that were judged",
     "holds": "share that has what the real observation tells of the answer",
     "contradicts": "share that tells otherwise",
@@ -32,35 +40,37 @@ LEGEND = {
 # -- against the real tool -----------------------------------------------------------------------
 
 
-async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
+async def judge_against_tool(tool: Tool, trajectory: Trajectory) -> SimulationVerdicts:
     """Return a verdict on each simulated call by what the tool returns for it. `holds` looks at the
     gold answers that stand in the real text; where none does, it cannot be told."""
     golds = {normalise(gold) for gold in trajectory.task.answers} - {""}
-    found: Verdicts = []
-    for call in simulated_calls(trajectory):
-        real = await _real_observation(tool, call)
+    verdicts: SimulationVerdicts = []
+    for call in get_simulated_calls(trajectory):
+        real = await _call_real_tool(tool, call)
         if real is None:
-            found.append(None)
+            verdicts.append(None)
             continue
-        there = {gold for gold in golds if _stands_in(gold, real)}
-        found.append(
-            Verdict(
-                call.outcome is Outcome.OK and read_results(call.observation) is not None,
-                any(_stands_in(gold, call.observation) for gold in there) if there else None,
+        present = {gold for gold in golds if _contains_answer(gold, real)}
+        verdicts.append(
+            SimulationVerdict(
+                call.outcome is CallOutcome.OK and parse_results(call.observation) is not None,
+                any(_contains_answer(gold, call.observation) for gold in present)
+                if present
+                else None,
                 f1=f1(call.observation, [real]),
             )
         )
-    return found
+    return verdicts
 
 
-async def _real_observation(tool: Tool, call: Call) -> str | None:
+async def _call_real_tool(tool: Tool, call: CallRecord) -> str | None:
     """Return the text that the real tool gives; None where it gives no results either. Raises
     UserError where it does not answer at all, for then nothing can be told of any simulation."""
     if call.tool != tool.name:
         return None
     try:
         return await tool(**call.arguments)
-    except ToolUnavailable as error:
+    except ToolUnavailableError as error:
         raise UserError(
             f"the real tool '{tool.name}', which simulated results are compared with, does not"
             f" answer ({str(error).rstrip('.')}): start it and run the same command again."
@@ -69,7 +79,7 @@ async def _real_observation(tool: Tool, call: Call) -> str | None:
         return None
 
 
-def _stands_in(gold: str, text: str) -> bool:
+def _contains_answer(gold: str, text: str) -> bool:
     """Return whether the words of a normalised answer follow one another in a text."""
     return f" {gold} " in f" {normalise(text)} "
 
@@ -77,7 +87,7 @@ def _stands_in(gold: str, text: str) -> bool:
 # -- summaries -----------------------------------------------------------------------------------
 
 
-def summarise_fidelity(verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
+def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str, Any]:
     """Return a summary of the verdicts: `n` judged observations and their rates, in all and for
     taught and untaught entities (None where there are none). `unknown` is how many have no verdict.
     A rate is None where nothing can be told; `holds_n` is how many observations `holds` could be
@@ -88,16 +98,16 @@ def summarise_fidelity(verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
         "untaught": [v for v in judged if v.taught is False],
     }
     return {
-        **_rates(judged),
+        **_compute_rates(judged),
         "unknown": len(verdicts) - len(judged),
-        **{name: _rates(part) if part else None for name, part in parts.items()},
+        **{name: _compute_rates(part) if part else None for name, part in parts.items()},
     }
 
 
-def _rates(judged: Sequence[Verdict]) -> dict[str, Any]:
-    told = sum(verdict.holds is not None for verdict in judged)
-    rates = {name: _mean(getattr(v, name) for v in judged) for name in RATES}
-    return {"n": len(judged), "holds_n": told, **rates}
+def _compute_rates(judged: Sequence[SimulationVerdict]) -> dict[str, Any]:
+    decidable = sum(verdict.holds is not None for verdict in judged)
+    rates = {name: _mean(getattr(v, name) for v in judged) for name in RATE_KEYS}
+    return {"n": len(judged), "holds_n": decidable, **rates}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -105,12 +115,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def fidelity_row(
-    judge: Callable[[Trajectory], Verdicts | None], trajectories: Sequence[Trajectory]
+def compute_fidelity_metrics(
+    judge: Callable[[Trajectory], SimulationVerdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
     """Return the metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates
     of nothing are left out; there are none at all where `judge` cannot tell what is true."""
-    verdicts: Verdicts = []
+    verdicts: SimulationVerdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)
         if judged is None:
@@ -118,36 +128,36 @@ def fidelity_row(
         verdicts += judged
     summary = summarise_fidelity(verdicts)
     row = {"fidelity/n": summary["n"], "fidelity/unknown": summary["unknown"]}
-    for place, part in (("", summary), *((f"{p}/", summary[p]) for p in ("taught", "untaught"))):
-        rates = {name: part[name] for name in RATES} if part else {}
-        row |= {f"fidelity/{place}{k}": rate for k, rate in rates.items() if rate is not None}
+    for prefix, part in (("", summary), *((f"{p}/", summary[p]) for p in ("taught", "untaught"))):
+        rates = {name: part[name] for name in RATE_KEYS} if part else {}
+        row |= {f"fidelity/{prefix}{k}": rate for k, rate in rates.items() if rate is not None}
     return row
 
 
-def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Figures:
+def build_fidelity_table(results: Mapping[str, Mapping[str, Any]]) -> FigureTable:
     """Return rows for each model: all simulated searches, those for taught and those for untaught
-    entities. `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
-    rates = [rate for rate in RATES if _is_told(rate, found)]
-    heads = [HEADS[rate] for rate in rates]
+    entities. `results` maps a model to {"fidelity", "em_simulated", "em_real"}."""
+    rates = [rate for rate in RATE_KEYS if _has_rate(rate, results)]
+    headers = [RATE_HEADERS[rate] for rate in rates]
     ends = ("no truth", "EM\nsimulated", "EM\nreal")
-    table = Figures(["calls", *heads, *ends], legend=LEGEND)
-    for name, entry in found.items():
+    table = FigureTable(["calls", *headers, *ends], legend=FIDELITY_LEGEND)
+    for name, entry in results.items():
         summary = entry["fidelity"]
-        ems = (_figure(entry["em_simulated"]), _figure(entry["em_real"]))
-        table.add_row(name, *_cells(summary, rates), str(summary["unknown"]), *ems)
+        ems = (_format_rate(entry["em_simulated"]), _format_rate(entry["em_real"]))
+        table.add_row(name, *_make_cells(summary, rates), str(summary["unknown"]), *ems)
         for part in ("taught", "untaught"):
             if summary[part]:
-                table.add_row(f"  {part}", *_cells(summary[part], rates), "", "", "")
+                table.add_row(f"  {part}", *_make_cells(summary[part], rates), "", "", "")
     return table
 
 
-def _is_told(rate: str, found: Mapping[str, Mapping[str, Any]]) -> bool:
-    return any(entry["fidelity"][rate] is not None for entry in found.values())
+def _has_rate(rate: str, results: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(entry["fidelity"][rate] is not None for entry in results.values())
 
 
-def _cells(part: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
-    return [str(part["n"]), *(_figure(part[rate]) for rate in rates)]
+def _make_cells(part: Mapping[str, Any], rates: Sequence[str]) -> list[str]:
+    return [str(part["n"]), *(_format_rate(part[rate]) for rate in rates)]
 
 
-def _figure(value: float | None) -> str:
+def _format_rate(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"

@@ -48,17 +48,17 @@ def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interv
     Source: Newcombe 1998, "Interval estimation for the difference between independent proportions",
     method 10: the Wilson intervals of both, put together.
     """
-    shares = [hits / n for hits, n in (first, second)]
+    rates = [hits / n for hits, n in (first, second)]
     (low, high), (below, above) = (
-        wilson_interval(share, n) for share, (_, n) in zip(shares, (first, second), strict=True)
+        wilson_interval(rate, n) for rate, (_, n) in zip(rates, (first, second), strict=True)
     )
-    one, other = shares
-    down = sqrt((one - low) ** 2 + (above - other) ** 2)
-    up = sqrt((high - one) ** 2 + (other - below) ** 2)
-    return max(-1.0, one - other - down), min(1.0, one - other + up)
+    first_rate, second_rate = rates
+    down = sqrt((first_rate - low) ** 2 + (above - second_rate) ** 2)
+    up = sqrt((high - first_rate) ** 2 + (second_rate - below) ** 2)
+    return max(-1.0, first_rate - second_rate - down), min(1.0, first_rate - second_rate + up)
 
 
-def paired_interval(gained: float, lost: float, n: float) -> Interval:
+def paired_difference_interval(gained: float, lost: float, n: float) -> Interval:
     """Return the interval of the difference gained - lost, both shares of the same `n` questions or
     of that effective size. It has a width even where nothing was gained or lost.
 
@@ -71,7 +71,7 @@ def paired_interval(gained: float, lost: float, n: float) -> Interval:
     return max(-1.0, difference - half), min(1.0, difference + half)
 
 
-def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
+def effective_sample_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
     """Return the number of independent questions that say as much about their mean as these;
     `clusters` has the label of each. Nothing is left of one cluster, and without clusters all is.
 
@@ -95,14 +95,14 @@ def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> flo
     sums = dict.fromkeys(sizes, 0.0)
     for value, cluster in zip(values, clusters, strict=True):
         sums[cluster] += value - mean
-    together = sum(total**2 for total in sums.values()) * m / (m - 1) * (n - 1) / n
-    alone = sum((value - mean) ** 2 for value in values)
-    alike = sum(size**2 for size in sizes.values()) / n
-    effect = max(1.0, (together + alike) / (alone + 1))
+    between = sum(total**2 for total in sums.values()) * m / (m - 1) * (n - 1) / n
+    within = sum((value - mean) ** 2 for value in values)
+    prior = sum(size**2 for size in sizes.values()) / n
+    effect = max(1.0, (between + prior) / (within + 1))
     return n / effect * (_t975(n - 1) / _t975(m - 1)) ** 2
 
 
-def seeds_interval(
+def interval_over_seeds(
     means: Sequence[float], pooled: Interval, bounds: Interval = (0.0, 1.0)
 ) -> list[float] | None:
     """Return the interval of the mean over seeds, within `bounds`: the wider of two on either side.
@@ -119,7 +119,7 @@ def seeds_interval(
     return [max(bounds[0], low), min(bounds[1], high)]
 
 
-def _t975(freedom: int) -> float:
+def _t975(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t; beyond 30 degrees of freedom that of 30, slightly
     too high."""
-    return T975[min(freedom, len(T975)) - 1]
+    return T975[min(degrees, len(T975)) - 1]

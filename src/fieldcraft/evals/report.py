@@ -15,27 +15,28 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fieldcraft.config.recipe import in_order_of_run
-from fieldcraft.config.sampling import LIMITS
+from fieldcraft.config.recipe import sort_by_run_order
+from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.evals import charts
-from fieldcraft.evals.achievement import achievement
-from fieldcraft.evals.broken import broken_sentences
-from fieldcraft.evals.browsing import Source, pack
-from fieldcraft.evals.curves import course, course_keys, learning_curves
-from fieldcraft.evals.downloads import downloads
-from fieldcraft.evals.offered import with_tools_of_their_own
-from fieldcraft.evals.samples import sampled_rows
-from fieldcraft.evals.tables import calling_rate, has_prices, names_of_tools
-from fieldcraft.evals.terms import TERMS, empty_terms
+from fieldcraft.evals.achievement import describe_achievement
+from fieldcraft.evals.broken_rollouts import describe_broken_rates
+from fieldcraft.evals.browsing import PageContext, pack_trajectories
+from fieldcraft.evals.curves import draw_learning_curves
+from fieldcraft.evals.downloads import make_downloads
+from fieldcraft.evals.restricted_tools import find_restricted_results
+from fieldcraft.evals.run_overview import draw_run_overview, make_overview_legend
+from fieldcraft.evals.samples import make_pass_rate_rows
+from fieldcraft.evals.tables import compute_calling_rate, find_unseen_name_results, has_prices
+from fieldcraft.evals.terms import TERMS, find_empty_terms
 from fieldcraft.records.files import write_text
-from fieldcraft.records.rollouts import Kept
-from fieldcraft.sampling import WHOLE
+from fieldcraft.records.training_rollouts import TrainingRollout
+from fieldcraft.sampling import NO_TRUNCATION
 from fieldcraft.types import Trajectory
 
-SCHEMA = 1
-EVALUATION = "evaluation"  # the stage that stands for all evaluations together
-_OWN_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals", "pairwise")
-_BEHAVIOURS = {
+SCHEMA_VERSION = 1
+EVALUATION_STAGE = "evaluation"  # the stage that stands for all evaluations together
+_REPORT_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals", "pairwise")
+_BEHAVIOUR_LABELS = {
     "more_accurate": "MA: right, was wrong",
     "more_efficient": "ME: same verdict, fewer calls",
     "same_behaviour": "same verdict, same calls",
@@ -43,15 +44,15 @@ _BEHAVIOURS = {
     "less_accurate": "LA: wrong, was right",
 }
 # "stopped": why the run has ended before its last stage; "runs": the reports of several
-_SHOWN = (*_OWN_KEYS, "stopped", "runs")
-_STYLES = ("report.css", "trajectories.css")
-_SCRIPTS = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
-NO_SOURCE = Source()
-NO_LIMITS = asdict(WHOLE)
+_RENDERED_KEYS = (*_REPORT_KEYS, "stopped", "runs")
+_STYLE_FILES = ("report.css", "trajectories.css")
+_SCRIPT_FILES = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
+EMPTY_PAGE_CONTEXT = PageContext()
+NO_TRUNCATION_KEYS = asdict(NO_TRUNCATION)
 
 
 @dataclass(frozen=True, slots=True)
-class StageRecord:
+class StageSummary:
     """One stage that has run: its name, its wall time in seconds, its evaluation not included, and
     its last metrics. The stage EVALUATION has the time of all evaluations."""
 
@@ -65,21 +66,21 @@ def build_report(
     recipe: str,
     seed: int,
     device: str,
-    stages: Sequence[StageRecord],
+    stages: Sequence[StageSummary],
     evals: Mapping[str, dict[str, Any]],
     comparisons: Sequence[Mapping[str, Any]],
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the content of `report.json`, schema 1.
 
-    `evals` maps a stage or workflow to what `metrics.summarise` returned for it, and "seconds";
-    `comparisons` are of `pairwise`; `extra` adds keys (resolved config, versions) and may not
-    rename one. Raises ValueError when it tries.
+    `evals` maps a stage or workflow to what `summary.summarise_evaluation` returned for it, and
+    "seconds"; `comparisons` are of `pairwise`; `extra` adds keys (resolved config, versions) and
+    may not rename one. Raises ValueError when it tries.
     """
-    if taken := sorted(set(extra) & set(_OWN_KEYS)):
-        raise ValueError(f"extra may not replace {', '.join(taken)}")
+    if reserved := sorted(set(extra) & set(_REPORT_KEYS)):
+        raise ValueError(f"extra may not replace {', '.join(reserved)}")
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "recipe": recipe,
         "seed": seed,
         "device": device,
@@ -99,13 +100,13 @@ def write_report(report: Mapping[str, Any], path: Path) -> None:
     write_text(path, [text, "\n"])
 
 
-def write_html(
+def write_report_page(
     report: Mapping[str, Any],
     curves: Mapping[str, Sequence[Mapping[str, Any]]],
     samples: Mapping[str, Sequence[Trajectory]],
     path: Path,
-    origin: Source = NO_SOURCE,
-    training: Mapping[str, Sequence[Kept]] = MappingProxyType({}),
+    page_context: PageContext = EMPTY_PAGE_CONTEXT,
+    training: Mapping[str, Sequence[TrainingRollout]] = MappingProxyType({}),
 ) -> None:
     """Write `report.html`: one file without network access, below 2 MB.
 
@@ -114,78 +115,86 @@ def write_html(
     than fit, questions that end wrong and right are kept in equal measure. `training` has the
     rollouts of training that each stage kept.
     """
-    names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
-    order = list(dict.fromkeys([*in_order_of_run(names, report["evals"]), *curves, *samples]))
+    names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION_STAGE]
+    order = list(dict.fromkeys([*sort_by_run_order(names, report["evals"]), *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
-    line = _line_of_models(report, names)
-    environment = page_environment()
-    rows_of_samples = sampled_rows(report["evals"])
+    models = _list_models(report, names)
+    environment = make_page_environment()
+    pass_rate_rows = make_pass_rate_rows(report["evals"])
     page = environment.get_template("report.html.j2").render(
         report=report,
-        rows=_rows(report, slots),
+        rows=_make_rows(report, slots),
         stages=len(names),
-        evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION), None),
-        final=_final(report),
-        broken=broken_sentences(report["evals"]),
-        achieved=None if "runs" in report else achievement(report),
-        behaviours=_BEHAVIOURS,
+        evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION_STAGE), None),
+        final=_find_headline_model(report),
+        broken=describe_broken_rates(report["evals"]),
+        achieved=None if "runs" in report else describe_achievement(report),
+        behaviours=_BEHAVIOUR_LABELS,
         terms=TERMS,
-        empty=empty_terms(report["evals"].values()),
+        empty=find_empty_terms(report["evals"].values()),
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},
-        course=course(curves, report["evals"], line, _starts(report), slots),
-        course_keys=course_keys(curves, report["evals"], line),
-        names_of_tools=names_of_tools(report["evals"]),
-        calling_rate=calling_rate,
-        offered=with_tools_of_their_own(report["evals"]),
-        how_sampled=_how_sampled(report["evals"]),
-        sampled_rows=rows_of_samples,
-        most_rates=max((row.rates for row in rows_of_samples), key=len, default={}),
+        course=draw_run_overview(
+            curves, report["evals"], models, _find_start_stages(report), slots
+        ),
+        course_keys=make_overview_legend(curves, report["evals"], models),
+        names_of_tools=find_unseen_name_results(report["evals"]),
+        calling_rate=compute_calling_rate,
+        offered=find_restricted_results(report["evals"]),
+        how_sampled=_describe_sampling(report["evals"]),
+        sampled_rows=pass_rate_rows,
+        most_rates=max((row.rates for row in pass_rate_rows), key=len, default={}),
         priced=has_prices(report["evals"].values()),
-        outcome_charts=_outcome_charts(report, slots),
-        curve_charts=learning_curves(curves, slots),
-        packed=pack(samples, origin, training),
-        origin=origin,
-        downloads=downloads(report),
-        appendix={key: value for key, value in report.items() if key not in _SHOWN},
-        **inlined(environment, _STYLES, _SCRIPTS),
+        outcome_charts=_draw_outcome_charts(report, slots),
+        curve_charts=draw_learning_curves(curves, slots),
+        packed=pack_trajectories(samples, page_context, training),
+        origin=page_context,
+        downloads=make_downloads(report),
+        appendix={key: value for key, value in report.items() if key not in _RENDERED_KEYS},
+        **inline_assets(environment, _STYLE_FILES, _SCRIPT_FILES),
     )
     write_text(path, [page])
 
 
-def _how_sampled(evals: Mapping[str, Mapping[str, Any]]) -> str:
+def _describe_sampling(evals: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the end of a sentence: how the answers of models were sampled."""
-    found = {_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")}
-    ways = ", or ".join(sorted(found)) or "answered greedily"
-    several = any(row.measure != "pass@1" for row in sampled_rows(evals))
-    return f"several samples of each, {ways}" if several else ways
+    descriptions = {
+        _describe_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")
+    }
+    text = ", or ".join(sorted(descriptions)) or "answered greedily"
+    several = any(row.measure != "pass@1" for row in make_pass_rate_rows(evals))
+    return f"several samples of each, {text}" if several else text
 
 
-def _decoding(sampling: Mapping[str, Any]) -> str:
+def _describe_decoding(sampling: Mapping[str, Any]) -> str:
     if not sampling["temperature"]:
         return "answered greedily"
-    limits = [f", {key} {sampling[key]:g}" for key in LIMITS if sampling[key] != NO_LIMITS[key]]
+    limits = [
+        f", {key} {sampling[key]:g}"
+        for key in TRUNCATION_KEYS
+        if sampling[key] != NO_TRUNCATION_KEYS[key]
+    ]
     return f"sampled at temperature {sampling['temperature']:g}{''.join(limits)}"
 
 
-def _line_of_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
+def _list_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
     """Return the stages, and before them the first model where it was evaluated."""
     first = ["base"] if "base" in report["evals"] and "base" not in stages else []
     return [*first, *stages]
 
 
-def _starts(report: Mapping[str, Any]) -> dict[str, str | None]:
+def _find_start_stages(report: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the stage that each stage names as its start."""
     stages = report.get("config", {}).get("stages", {})
     return {name: settings.get("start") for name, settings in stages.items()}
 
 
-def _final(report: Mapping[str, Any]) -> str | None:
+def _find_headline_model(report: Mapping[str, Any]) -> str | None:
     """Return the last stage that was evaluated; without one, the last evaluation."""
     evaluated = [s["name"] for s in report["stages"] if s["name"] in report["evals"]]
     return next(reversed(evaluated or list(report["evals"])), None)
 
 
-def _rows(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[dict[str, Any]]:
+def _make_rows(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return one row for each stage or workflow, in the order of the run; `entry` is None if not
     evaluated."""
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
@@ -196,22 +205,22 @@ def _rows(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[dict[str,
     ]
 
 
-def _outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[charts.Chart]:
+def _draw_outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[charts.Chart]:
     evals = {name: e for name, e in report["evals"].items() if e["em"] is not None}
-    final = _final(report)
+    final = _find_headline_model(report)
     if not evals or final is None:
         return []
     stages = [stage["name"] for stage in report["stages"] if stage["name"] in evals]
-    shown = [
-        charts.accuracy_against_calls(evals, stages, slots),
-        charts.calls_by_stage(evals, slots),
+    drawn = [
+        charts.draw_accuracy_against_calls(evals, stages, slots),
+        charts.draw_calls_by_stage(evals, slots),
     ]
     if report["evals"][final]["by_hops"]:
-        shown.append(charts.calls_by_hops(final, report["evals"][final], slots[final]))
-    return shown
+        drawn.append(charts.draw_calls_by_hops(final, report["evals"][final], slots[final]))
+    return drawn
 
 
-def page_environment() -> Environment:
+def make_page_environment() -> Environment:
     """Return the environment of the templates of pages, with their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
@@ -221,59 +230,59 @@ def page_environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {
-        "percent": _percent,
-        "number": _number,
-        "duration": _duration,
-        "signed": _signed,
-        "probability": _probability,
-        "slug": _slug,
-        "readable": _readable,
+        "percent": _format_percent,
+        "number": _format_number,
+        "duration": _format_duration,
+        "signed": _format_signed,
+        "probability": _format_p_value,
+        "slug": _make_slug,
+        "readable": _format_value,
     }
     environment.filters.update(filters)
     return environment
 
 
-def inlined(
+def inline_assets(
     environment: Environment, styles: Sequence[str], scripts: Sequence[str]
 ) -> dict[str, str]:
     """Return style sheets and scripts as a page holds them, and the hash by which its policy allows
     just these scripts."""
 
-    def joined(names: Sequence[str]) -> str:
+    def join_files(names: Sequence[str]) -> str:
         assert environment.loader is not None
         return "\n".join(environment.loader.get_source(environment, name)[0] for name in names)
 
-    script = joined(scripts)
+    script = join_files(scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"style": Markup(joined(styles)), "script": Markup(script), "script_hash": digest}
+    return {"style": Markup(join_files(styles)), "script": Markup(script), "script_hash": digest}
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def _number(value: float | None, digits: int = 2) -> str:
+def _format_number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _signed(value: float | None, digits: int = 2) -> str:
+def _format_signed(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:+,.{digits}f}"
 
 
-def _probability(value: float | None) -> str:
+def _format_p_value(value: float | None) -> str:
     return "–" if value is None else "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
-def _slug(name: str) -> str:
+def _make_slug(name: str) -> str:
     """Return a term as an address in the page."""
     return "term-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _readable(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _duration(seconds: float | None) -> str:
+def _format_duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     if seconds < 60:

@@ -9,16 +9,18 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
-from fieldcraft.evals.intervals import effective_size, wilson_interval
+from fieldcraft.evals.intervals import effective_sample_size, wilson_interval
 
 
-def pass_at_k(samples: int, right: int, k: int) -> float:
-    """Return the chance that at least one of k samples is right, where `right` of `samples` were:
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Return the chance that at least one of k samples is right, where `correct` of `samples` were:
     the unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1)."""
-    return 1 - comb(samples - right, k) / comb(samples, k)
+    return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
-def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> dict[str, Any]:
+def compute_pass_rates(
+    verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]
+) -> dict[str, Any]:
     """Return pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
 
     Args:
@@ -34,14 +36,17 @@ def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> d
     ks = [*takewhile(lambda k: k < samples, (2**i for i in range(32))), samples]
     found = {}
     for k in ks:
-        rates = [pass_at_k(len(drawn), sum(drawn), k) for drawn in verdicts]
-        interval = wilson_interval(fmean(rates), effective_size(rates, clusters))
+        rates = [
+            pass_at_k(len(question_verdicts), sum(question_verdicts), k)
+            for question_verdicts in verdicts
+        ]
+        interval = wilson_interval(fmean(rates), effective_sample_size(rates, clusters))
         found[str(k)] = {"mean": fmean(rates), "ci95": list(interval)}
     return {"samples": samples, "pass_at": found}
 
 
 @dataclass(frozen=True, slots=True)
-class SampledRow:
+class PassRateRow:
     """One line of a table of samples: of an evaluation, or of one split or data source of it.
 
     `measure` names the mean, avg@n or pass@1; `rates` has it under "1", and pass@k under k, each
@@ -55,27 +60,31 @@ class SampledRow:
     best_of: Mapping[str, Any] | None = None
 
 
-def sampled_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[SampledRow]:
-    """Return the lines of every evaluation (`metrics.summarise`) with several samples of some
-    question."""
+def make_pass_rate_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[PassRateRow]:
+    """Return the lines of every evaluation (`summary.summarise_evaluation`) with several samples of
+    some question."""
     found = []
     for name, entry in evals.items():
-        rows = [_row(name, part, one) for part, one in _parts(entry) if one.get("em") is not None]
+        rows = [
+            _make_row(name, part, part_entry)
+            for part, part_entry in _iterate_parts(entry)
+            if part_entry.get("em") is not None
+        ]
         if any(row.measure != "pass@1" for row in rows):
             found += rows
     return found
 
 
-def _parts(entry: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+def _iterate_parts(entry: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
     """Yield an entry, its other splits and its data sources, by name."""
     yield entry.get("split"), entry
     yield from ((k, part) for k, part in entry.get("splits", {}).items() if k != entry["split"])
     yield from entry.get("sources", {}).items()
 
 
-def _row(name: str, part: str | None, entry: Mapping[str, Any]) -> SampledRow:
+def _make_row(name: str, part: str | None, entry: Mapping[str, Any]) -> PassRateRow:
     if sampled := entry.get("sampled"):
         measure = f"avg@{sampled['samples']}"
-        return SampledRow(name, part, measure, sampled["pass_at"], sampled.get("best_of"))
+        return PassRateRow(name, part, measure, sampled["pass_at"], sampled.get("best_of"))
     rate = {"mean": entry["em"], "ci95": entry["em_ci95"]}
-    return SampledRow(name, part, "pass@1", {"1": rate})
+    return PassRateRow(name, part, "pass@1", {"1": rate})

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fieldcraft.dialects.naming import UNSEEN
-from fieldcraft.evals.offered import offered_table, with_tools_of_their_own
-from fieldcraft.evals.samples import SampledRow, sampled_rows
-from fieldcraft.terminal.figures import Figures
+from fieldcraft.dialects.tool_names import UNSEEN_NAMES
+from fieldcraft.evals.restricted_tools import build_restricted_table, find_restricted_results
+from fieldcraft.evals.samples import PassRateRow, make_pass_rate_rows
+from fieldcraft.terminal.figure_table import FigureTable
 
 Entry = Mapping[str, Any]
-RESULTS = {
+RESULTS_LEGEND = {
     "EM [95 %]": "share of right answers, and its 95 % interval",
     "F1": "overlap with the words of the accepted answer",
     "judge": "share that a judge calls right",
@@ -22,54 +22,64 @@ RESULTS = {
     "train s": "seconds of training",
     "eval s": "seconds of evaluation",
 }
-COSTS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
+TRAINING_COST_KEYS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
 
 
-def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> Figures:
-    """Return a table with one row for each evaluation, of stages, workflows or models. `trained`
-    has the seconds of training by stage; those of evaluating are of the entries."""
+def build_results_table(
+    evals: Mapping[str, Entry], train_seconds: Mapping[str, float]
+) -> FigureTable:
+    """Return a table with one row for each evaluation, of stages, workflows or models.
+    `train_seconds` has the seconds of training by stage; those of evaluating are of the entries."""
     judged = any(entry.get("judge") is not None for entry in evals.values())
-    beside = ("F1", "judge") if judged else ("F1",)
-    heads = ("EM [95 %]", *beside, "calls/best", "known\nEM", "no\ncall", "train s", "eval s")
-    table = Figures(heads, legend=RESULTS)
+    score_headers = ("F1", "judge") if judged else ("F1",)
+    headers = (
+        "EM [95 %]",
+        *score_headers,
+        "calls/best",
+        "known\nEM",
+        "no\ncall",
+        "train s",
+        "eval s",
+    )
+    table = FigureTable(headers, legend=RESULTS_LEGEND)
     for name, entry in evals.items():
         em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
         low, high = entry["em_ci95"] or (0.0, 0.0)
         table.add_row(
             name,
             "not gradable" if em is None else f"{em:.3f} [{low:.3f}, {high:.3f}]",
-            *(_number(entry.get(head.lower()), 3) for head in beside),
+            *(_format_number(entry.get(header.lower()), 3) for header in score_headers),
             f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
             f"{known['em']:.2f}" if known else "",
             f"{known['no_call_rate']:.2f}" if known else "",
-            _number(trained.get(name), 0),
-            _number(entry.get("seconds"), 0),
+            _format_number(train_seconds.get(name), 0),
+            _format_number(entry.get("seconds"), 0),
         )
     return table
 
 
-def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
+def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
     """Return the tables below the results: the use of tools; names of tools that no training shows,
     questions with some of the tools alone, the levels of the questions and several samples of one,
     if there are any; the costs of acting if tools or tokens have prices; and those of an answer if
     a price of models is known."""
-    found = [tool_table(evals)]
-    if names := names_of_tools(evals):
-        found.append(names_table(names))
-    if offered := with_tools_of_their_own(evals):
-        found.append(offered_table(offered))
+    tables = [build_tool_table(evals)]
+    if names := find_unseen_name_results(evals):
+        tables.append(build_unseen_names_table(names))
+    if restricted := find_restricted_results(evals):
+        tables.append(build_restricted_table(restricted))
     if any(len(entry.get("by_level", ())) > 1 for entry in evals.values()):
-        found.append(levels_table(evals))
-    if rows := sampled_rows(evals):
-        found.append(samples_table(rows))
+        tables.append(build_levels_table(evals))
+    if rows := make_pass_rate_rows(evals):
+        tables.append(build_pass_rates_table(rows))
     if has_prices(evals.values()):
-        found.append(costs_table(evals))
+        tables.append(build_acting_costs_table(evals))
     if any(entry.get("cost_mean") is not None for entry in evals.values()):
-        found.append(spending_table(evals))
-    return found
+        tables.append(build_request_costs_table(evals))
+    return tables
 
 
-def tool_table(evals: Mapping[str, Entry]) -> Figures:
+def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of how each evaluation used its tools."""
     keys = {
         "TP": ("tool_productivity", 2),
@@ -88,12 +98,12 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
         "below": "calls a question below it",
         "off-\nload": "share of the known questions with a call",
         "tokens": "written for a question",
-        "repeated": "share of the written calls, as in the columns behind it",
+        "repeated": "share of the written calls; so are the following columns",
         "folds": "of a rollout",
     }
     if any(entry.get("folds_mean") for entry in evals.values()):
         keys["folds"] = ("folds_mean", 2)
-    return _columns(evals, keys, legend=legend)
+    return _build_table(evals, keys, legend=legend)
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
@@ -106,7 +116,7 @@ def has_prices(entries: Iterable[Entry]) -> bool:
     )
 
 
-def costs_table(evals: Mapping[str, Entry]) -> Figures:
+def build_acting_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the costs of acting of each evaluation."""
     keys = {
         "calls": ("calls_mean", 2),
@@ -121,72 +131,72 @@ def costs_table(evals: Mapping[str, Entry]) -> Figures:
         "distance": "of the cost of the calls from it, above or below",
     }
     caption = "Costs of a question, by the prices of tools and tokens. A success is a right answer."
-    return _columns(evals, keys, caption, legend)
+    return _build_table(evals, keys, caption, legend)
 
 
-def _columns(
+def _build_table(
     evals: Mapping[str, Entry],
     keys: Mapping[str, tuple[str, int]],
     caption: str = "",
     legend: Mapping[str, str] = MappingProxyType({}),
     scale: Mapping[str, float] = MappingProxyType({}),
-) -> Figures:
+) -> FigureTable:
     """Return a table with a row for each evaluation. `keys` has, by the head of a column, a key of
     the summaries and its number of digits; `legend` what they mean; `scale` multiplies the values
     of a key."""
-    table = Figures([*keys], caption, legend)
+    table = FigureTable([*keys], caption, legend)
     for name, entry in evals.items():
         cells = (
-            _number(entry.get(key), digits, scale=scale.get(key, 1.0))
+            _format_number(entry.get(key), digits, scale=scale.get(key, 1.0))
             for key, digits in keys.values()
         )
         table.add_row(name, *cells)
     return table
 
 
-def names_of_tools(evals: Mapping[str, Entry]) -> dict[str, tuple[Entry, Entry]]:
+def find_unseen_name_results(evals: Mapping[str, Entry]) -> dict[str, tuple[Entry, Entry]]:
     """Return two summaries of each evaluation that asked its questions once more, with names of
     tools that no training shows: that with the names of training, and that with the others."""
     return {
-        name: (splits[entry["split"]], splits[UNSEEN])
+        name: (splits[entry["split"]], splits[UNSEEN_NAMES])
         for name, entry in evals.items()
-        if UNSEEN in (splits := entry.get("splits", {}))
+        if UNSEEN_NAMES in (splits := entry.get("splits", {}))
     }
 
 
-def calling_rate(entry: Entry) -> float:
+def compute_calling_rate(entry: Entry) -> float:
     """Return the share of the answers with an executed call."""
-    silent: int = entry["by_calls"].get("0", {"n": 0})["n"]
-    return 1 - silent / entry["n"]
+    without_calls: int = entry["by_calls"].get("0", {"n": 0})["n"]
+    return 1 - without_calls / entry["n"]
 
 
-def names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figures:
+def build_unseen_names_table(names: Mapping[str, tuple[Entry, Entry]]) -> FigureTable:
     """Return a table of the same questions with names of tools that training shows, and with
     others."""
-    heads = ("EM", "EM\nunseen", "used", "used\nunseen", "mal-\nformed", "malformed\nunseen")
+    headers = ("EM", "EM\nunseen", "used", "used\nunseen", "mal-\nformed", "malformed\nunseen")
     caption = "The same questions with the names of tools that training shows, and with others."
     legend = {
         "EM": "share of right answers",
         "used": "share of the answers with an executed call",
         "mal-\nformed": "share of the written calls",
     }
-    table = Figures(heads, caption, legend)
+    table = FigureTable(headers, caption, legend)
     for name, pair in names.items():
         figures = (
-            *(_number(entry["em"], 3) for entry in pair),
-            *(_number(calling_rate(entry), 2) for entry in pair),
-            *(_number(entry["call_malformed_rate"], 2) for entry in pair),
+            *(_format_number(entry["em"], 3) for entry in pair),
+            *(_format_number(compute_calling_rate(entry), 2) for entry in pair),
+            *(_format_number(entry["call_malformed_rate"], 2) for entry in pair),
         )
         table.add_row(name, *figures)
     return table
 
 
-def levels_table(evals: Mapping[str, Entry]) -> Figures:
+def build_levels_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of exact match and calls at each level of the questions."""
     levels = sorted({level for entry in evals.values() for level in entry.get("by_level", ())})
     caption = "Exact match and, in brackets, calls a question, by the level of the questions."
-    sizes = [max(_level_size(entry, level) for entry in evals.values()) for level in levels]
-    table = Figures([f"{lvl}\nn={n}" for lvl, n in zip(levels, sizes, strict=True)], caption)
+    sizes = [max(_count_level(entry, level) for entry in evals.values()) for level in levels]
+    table = FigureTable([f"{lvl}\nn={n}" for lvl, n in zip(levels, sizes, strict=True)], caption)
     for name, entry in evals.items():
         parts = (entry.get("by_level", {}).get(level) for level in levels)
         table.add_row(
@@ -195,12 +205,12 @@ def levels_table(evals: Mapping[str, Entry]) -> Figures:
     return table
 
 
-def _level_size(entry: Entry, level: str) -> int:
+def _count_level(entry: Entry, level: str) -> int:
     size: int = entry.get("by_level", {}).get(level, {"n": 0})["n"]
     return size
 
 
-def samples_table(rows: Sequence[SampledRow]) -> Figures:
+def build_pass_rates_table(rows: Sequence[PassRateRow]) -> FigureTable:
     """Return a table of how often one of k samples of a question is right, where several were
     drawn."""
     ks = max((row.rates for row in rows), key=len)
@@ -209,11 +219,11 @@ def samples_table(rows: Sequence[SampledRow]) -> Figures:
         " questions of which one of k samples is right, unbiased."
     )
     picked = any(row.best_of for row in rows)
-    heads = ["mean\n[95 %]", *(f"pass@{k}\n[95 %]" for k in ks if k != "1")]
+    headers = ["mean\n[95 %]", *(f"pass@{k}\n[95 %]" for k in ks if k != "1")]
     if picked:
-        heads.append("best of n\n[95 %]")
+        headers.append("best of n\n[95 %]")
         caption += " best of n: the share of right ones among the samples that a verifier picked."
-    table = Figures(["measure", *heads], caption)
+    table = FigureTable(["measure", *headers], caption)
     for row in rows:
         rates = [row.rates.get(k) for k in ks]
         rates += [row.best_of] if picked else []
@@ -228,7 +238,7 @@ def samples_table(rows: Sequence[SampledRow]) -> Figures:
     return table
 
 
-def spending_table(evals: Mapping[str, Entry]) -> Figures:
+def build_request_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the costs of an answer."""
     keys = {
         "requests": ("requests_mean", 1),
@@ -244,10 +254,10 @@ def spending_table(evals: Mapping[str, Entry]) -> Figures:
         " bills them: each request reads its whole prompt. Seconds are those of the questions,"
         " which were answered side by side."
     )
-    return _columns(evals, keys, caption, scale={"cost_per_success": 1000.0})
+    return _build_table(evals, keys, caption, scale={"cost_per_success": 1000.0})
 
 
-def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
+def build_pairwise_table(comparisons: Sequence[Entry]) -> FigureTable:
     """Return a table with one row for each comparison, the baseline named first."""
     shares = {
         "ME": "more_efficient",
@@ -271,72 +281,72 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
         "AE": "the part of MA with fewer calls",
     }
     caption = "ME to AE are % of the questions; saved is what a question costs less."
-    heads = ["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)]
-    table = Figures(heads, caption, legend)
-    for found in comparisons:
+    headers = ["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)]
+    table = FigureTable(headers, caption, legend)
+    for comparison in comparisons:
         table.add_row(
-            f"{found['baseline']} → {found['model']}",
-            f"{_number(found['em_difference'], 3, sign='+')}\n"
-            f"{_signed_interval(found['em_difference_ci95'], 2)}",
-            _number(found["p_value"], 3),
-            *(_number(found[key], 1, scale=100) for key in shares.values()),
-            *(_number(found[key], digits) for key, digits in costs.values()),
+            f"{comparison['baseline']} → {comparison['model']}",
+            f"{_format_number(comparison['em_difference'], 3, sign='+')}\n"
+            f"{_format_interval(comparison['em_difference_ci95'], 2)}",
+            _format_number(comparison["p_value"], 3),
+            *(_format_number(comparison[key], 1, scale=100) for key in shares.values()),
+            *(_format_number(comparison[key], digits) for key, digits in costs.values()),
         )
     return table
 
 
-def seeds_table(rows: Sequence[Entry]) -> Figures:
+def build_seeds_table(rows: Sequence[Entry]) -> FigureTable:
     """Return a table with one line for each row of a table over seeds."""
-    heads = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
+    headers = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
     caption = (
         "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
         " Wilson's over all questions. min, max: of the seeds."
     )
     if priced := has_prices(rows):
-        heads += ["cost/best", "cost a\nsuccess"]
+        headers += ["cost/best", "cost a\nsuccess"]
         caption += " cost: of the calls of a question. A success is a right answer."
-    table = Figures(heads, caption, RESULTS)
+    table = FigureTable(headers, caption, RESULTS_LEGEND)
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
         interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
         table.add_row(
             row["title"],
             f"{em['mean']:.3f}{interval}",
-            _number(em["min"], 3),
-            _number(em["max"], 3),
-            _number(row["f1"], 3),
+            _format_number(em["min"], 3),
+            _format_number(em["max"], 3),
+            _format_number(row["f1"], 3),
             f"{row['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            _number(row["known_no_call_rate"], 2),
-            _number(row["seconds"], 0),
-            *(_priced_cells(row) if priced else ()),
+            _format_number(row["known_no_call_rate"], 2),
+            _format_number(row["seconds"], 0),
+            *(_make_cost_cells(row) if priced else ()),
         )
     return table
 
 
-def _priced_cells(row: Entry) -> tuple[str, str]:
+def _make_cost_cells(row: Entry) -> tuple[str, str]:
     cost, least = row["call_cost_mean"], row["call_cost_optimal_mean"]
     return (
-        _number(cost, 2) + ("" if least is None else f"/{least:.2f}"),
-        _number(row["acting_cost_per_success"], 2),
+        _format_number(cost, 2) + ("" if least is None else f"/{least:.2f}"),
+        _format_number(row["acting_cost_per_success"], 2),
     )
 
 
-def training_table(rows: Sequence[Entry]) -> Figures | None:
+def build_training_table(rows: Sequence[Entry]) -> FigureTable | None:
     """Return a table of what reinforcement learning took on the way to each row of a table over
     seeds; None where there was none."""
-    taught = [row for row in rows if row["training"] is not None]
-    if not taught:
+    trained_rows = [row for row in rows if row["training"] is not None]
+    if not trained_rows:
         return None
     caption = "Means over seeds of the steps on the way to a model: what rollouts called and wrote."
     legend = {"RL s": "seconds of reinforcement learning"}
-    table = Figures(("RL s", "rollouts", "calls", "tokens"), caption, legend)
-    for row in taught:
+    table = FigureTable(("RL s", "rollouts", "calls", "tokens"), caption, legend)
+    for row in trained_rows:
         cost = row["training"]
-        table.add_row(row["title"], *(f"{cost[key]:,.0f}" for key in COSTS))
+        table.add_row(row["title"], *(f"{cost[key]:,.0f}" for key in TRAINING_COST_KEYS))
     return table
 
 
-def comparisons_table(comparisons: Sequence[Entry]) -> Figures:
+def build_comparisons_table(comparisons: Sequence[Entry]) -> FigureTable:
     """Return a table with one line for each comparison between two rows of a table over seeds."""
     legend = {
         "EM [95 %]": "exact match, second row less first, and what other seeds would give",
@@ -344,23 +354,23 @@ def comparisons_table(comparisons: Sequence[Entry]) -> Figures:
         "p": "whether these models differ, by McNemar's exact test, where questions of one cluster"
         " change sides together",
     }
-    table = Figures(("EM [95 %]", "gained, lost", "p"), legend=legend)
-    for found in comparisons:
+    table = FigureTable(("EM [95 %]", "gained, lost", "p"), legend=legend)
+    for comparison in comparisons:
         table.add_row(
-            f"{found['title']}: {found['baseline']} → {found['model']}",
-            f"{_number(found['em_difference'], 3, sign='+')} "
-            f"{_signed_interval(found['em_difference_ci95'], 3)}",
-            f"+{found['gained']}, -{found['lost']}",
-            _number(found["p_value"], 3),
+            f"{comparison['title']}: {comparison['baseline']} → {comparison['model']}",
+            f"{_format_number(comparison['em_difference'], 3, sign='+')} "
+            f"{_format_interval(comparison['em_difference_ci95'], 3)}",
+            f"+{comparison['gained']}, -{comparison['lost']}",
+            _format_number(comparison["p_value"], 3),
         )
     return table
 
 
-def _number(value: float | None, digits: int, *, sign: str = "", scale: float = 1.0) -> str:
+def _format_number(value: float | None, digits: int, *, sign: str = "", scale: float = 1.0) -> str:
     return "" if value is None else f"{scale * value:{sign}.{digits}f}"
 
 
-def _signed_interval(interval: Sequence[float] | None, digits: int) -> str:
+def _format_interval(interval: Sequence[float] | None, digits: int) -> str:
     if interval is None:
         return ""
     low, high = interval

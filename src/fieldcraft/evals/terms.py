@@ -59,7 +59,7 @@ TERMS = {
         " the mean over all samples."
     ),
     "Best of n": "Share of right answers among the samples that a verifier picked.",
-    "Requests": "Requests to models, a question: turns of a policy, or of the seats of a team.",
+    "Requests": "Requests to models, a question: turns of a policy, or of the members of a team.",
     "Tokens read / written": "Of all requests of a question; each reads its whole prompt.",
     "Tokens a success": "Tokens read and written by all questions, for each right answer.",
     "Calls a success": "Executed calls of all questions, for each right answer.",
@@ -85,7 +85,7 @@ TERMS = {
 }
 
 # Columns by the key of an evaluation's summary that they show.
-SHOWN = {
+TERM_KEYS = {
     "Exact match": "em",
     "F1": "f1",
     "Known: match": "known",
@@ -108,6 +108,6 @@ SHOWN = {
 }
 
 
-def empty_terms(evals: Collection[Mapping[str, Any]]) -> set[str]:
+def find_empty_terms(evals: Collection[Mapping[str, Any]]) -> set[str]:
     """Return the columns for which no evaluation has a value, so that they are left out."""
-    return {term for term, key in SHOWN.items() if all(e.get(key) is None for e in evals)}
+    return {term for term, key in TERM_KEYS.items() if all(e.get(key) is None for e in evals)}

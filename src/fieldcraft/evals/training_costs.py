@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-Rows = Sequence[Mapping[str, Any]]
+MetricsRows = Sequence[Mapping[str, Any]]
 
 
-def training_cost(
-    stages: Sequence[str], curves: Mapping[str, Sequence[Rows]]
+def compute_training_cost(
+    stages: Sequence[str], curves: Mapping[str, Sequence[MetricsRows]]
 ) -> dict[str, float] | None:
     """Return the means over seeds of what the stages of reinforcement learning among `stages`, a
     model's lineage, took: seconds of their steps, rollouts that were sampled, calls that these
@@ -27,11 +27,11 @@ def training_cost(
     seeds = [[row for rows in seed for row in rows] for seed in zip(*sampled, strict=True)]
     if not seeds or any("rollouts" not in row for rows in seeds for row in rows):
         return None
-    found = [_sums(rows) for rows in seeds]
-    return {key: fmean(sums[key] for sums in found) for key in found[0]}
+    sums_per_seed = [_sum_rows(rows) for rows in seeds]
+    return {key: fmean(sums[key] for sums in sums_per_seed) for key in sums_per_seed[0]}
 
 
-def _sums(rows: Rows) -> dict[str, float]:
+def _sum_rows(rows: MetricsRows) -> dict[str, float]:
     return {
         "seconds": sum(row["seconds"] for row in rows),
         "rollouts": sum(row["rollouts"] for row in rows),

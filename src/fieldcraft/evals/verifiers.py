@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
-from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
-from fieldcraft.rewards.judge import quoted
-from fieldcraft.rewards.verdict import same_answers
+from fieldcraft.endpoints.openai import ChatClient, ChatRequestError
+from fieldcraft.rewards.judge import quote
+from fieldcraft.rewards.verdict import match_equal_answers
 from fieldcraft.types import Trajectory
 
 # The place of the sample that is picked.
 Verifier = Callable[[Sequence[Trajectory]], Awaitable[int]]
 
-PICKED = "picked"  # the reward that is 1 for the sample that was picked, and 0 for the others
-SCORE = re.compile(r"The score this time is\s*:\s*([1-4])", re.I)
-MAX_TOKENS = 2048  # of a reply: models may reason first
-LAST_WORDS = 2000  # characters of a chain that the model reads
+PICKED_REWARD = (
+    "picked"  # the reward that is 1 for the sample that was picked, and 0 for the others
+)
+SCORE_PATTERN = re.compile(r"The score this time is\s*:\s*([1-4])", re.I)
+MAX_REPLY_TOKENS = 2048  # of a reply: models may reason first
+MAX_WORK_CHARACTERS = 2000  # characters of a chain that the model reads
 
-REQUEST = """\
+JUDGE_PROMPT = """\
 Several agents answered the same question. Pick the answer that is most likely right.
 
 The block below holds the question and, for each agent, its answer and the end of its work, each \
@@ -35,74 +37,76 @@ Compare what the answers rest on. A wrong answer may be given more than once. Re
 you need to. Then end with a line of its own with the number of the best agent, as in
 
 Best: 1"""
-BEST = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.MULTILINE)
+BEST_PATTERN = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.MULTILINE)
 
 
-async def vote(samples: Sequence[Trajectory]) -> int:
-    """Return the place of the first sample with the most frequent answer, as `same_answers`
+async def pick_majority(samples: Sequence[Trajectory]) -> int:
+    """Return the place of the first sample with the most frequent answer, as `match_equal_answers`
     compares them."""
-    return await _most_frequent(samples, range(len(samples)))
+    return await _pick_most_frequent(samples, range(len(samples)))
 
 
-async def double_check(samples: Sequence[Trajectory]) -> int:
+async def pick_double_checked(samples: Sequence[Trajectory]) -> int:
     """Return the place of the sample whose last double check gave the highest score (the dialects
     of AFM); between equals, the most frequent answer."""
-    scores = [_last_score(sample) for sample in samples]
-    best = [place for place, score in enumerate(scores) if score == max(scores)]
-    return await _most_frequent(samples, best)
+    scores = [_read_last_score(sample) for sample in samples]
+    best = [index for index, score in enumerate(scores) if score == max(scores)]
+    return await _pick_most_frequent(samples, best)
 
 
-class AskedModel:
+class JudgeVerifier:
     """A model reads all answers and picks one, as AFM's best of 3 does (arXiv 2508.13167). Where it
     names none, the most frequent answer counts."""
 
-    def __init__(self, endpoint: ChatEndpoint) -> None:
+    def __init__(self, endpoint: ChatClient) -> None:
         self._endpoint = endpoint
 
     async def __call__(self, samples: Sequence[Trajectory]) -> int:
         answered = [i for i, sample in enumerate(samples) if sample.answer]
-        if len({*await same_answers(samples)} - {None}) < 2:
-            return await vote(samples)
-        told = "\n".join(
-            f"agent {number}: answer {quoted(samples[i].answer or '')}, work"
-            f" {quoted(''.join(s.text for s in samples[i].segments)[-LAST_WORDS:])}"
+        if len({*await match_equal_answers(samples)} - {None}) < 2:
+            return await pick_majority(samples)
+        answers = "\n".join(
+            f"agent {number}: answer {quote(samples[i].answer or '')}, work"
+            f" {quote(''.join(s.text for s in samples[i].segments)[-MAX_WORK_CHARACTERS:])}"
             for number, i in enumerate(answered, start=1)
         )
-        request = REQUEST.format(question=quoted(samples[0].task.question), answers=told)
+        prompt = JUDGE_PROMPT.format(question=quote(samples[0].task.question), answers=answers)
         try:
             reply = await self._endpoint.chat(
-                [{"role": "user", "content": request}], max_tokens=MAX_TOKENS
+                [{"role": "user", "content": prompt}], max_tokens=MAX_REPLY_TOKENS
             )
-        except EndpointError:
-            return await vote(samples)
-        named = [int(number) for number in BEST.findall(reply.text.rpartition("</think>")[2])]
+        except ChatRequestError:
+            return await pick_majority(samples)
+        named = [
+            int(number) for number in BEST_PATTERN.findall(reply.text.rpartition("</think>")[2])
+        ]
         if not named or not 1 <= named[-1] <= len(answered):
-            return await vote(samples)
+            return await pick_majority(samples)
         return answered[named[-1] - 1]
 
 
-async def note_picks(
+async def record_picks(
     trajectories: Sequence[Trajectory], counts: Iterable[int], verifier: Verifier
 ) -> None:
     """Let the verifier pick one of the samples of each question, which lie side by side, and note
     it in their rewards. `counts` says how many samples each question has."""
-    left = iter(trajectories)
+    remaining = iter(trajectories)
     for count in counts:
-        group = list(islice(left, count))
+        group = list(islice(remaining, count))
         best = await verifier(group)
-        for place, sample in enumerate(group):
-            sample.rewards[PICKED] = float(place == best)
+        for index, sample in enumerate(group):
+            sample.rewards[PICKED_REWARD] = float(index == best)
 
 
-async def _most_frequent(samples: Sequence[Trajectory], places: Sequence[int]) -> int:
+async def _pick_most_frequent(samples: Sequence[Trajectory], indices: Sequence[int]) -> int:
     """Return the first of these places with the most frequent answer; no answer counts for
     nothing."""
-    same = await same_answers([samples[place] for place in places])
+    same = await match_equal_answers([samples[index] for index in indices])
     counts = Counter(same)
     del counts[None]
-    return max(zip(places, same, strict=True), key=lambda found: counts[found[1]])[0]
+    return max(zip(indices, same, strict=True), key=lambda candidate: counts[candidate[1]])[0]
 
 
-def _last_score(sample: Trajectory) -> int:
-    scores = SCORE.findall("".join(sample.policy_texts))
+def _read_last_score(sample: Trajectory) -> int:
+    scores = SCORE_PATTERN.findall("".join(sample.policy_turns))
     return int(scores[-1]) if scores and sample.answer else 0

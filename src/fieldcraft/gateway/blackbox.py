@@ -13,24 +13,28 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fieldcraft.config.names import load, shown
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.names import format_short, import_object
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.envs.guards import TooSlow, guarded
-from fieldcraft.gateway.command import output_of
-from fieldcraft.gateway.completions import completions_app
-from fieldcraft.gateway.scribe import Scribe
-from fieldcraft.gateway.serving import serving_here
-from fieldcraft.gateway.talks import Talk
-from fieldcraft.gateway.text import call
-from fieldcraft.rollout.environments import EnvironmentDefect, Play, reward_of
-from fieldcraft.rollout.turns import Policy, session_of
+from fieldcraft.envs.guards import ToolTimeoutError, run_with_timeout
+from fieldcraft.gateway.chat_api import create_chat_app
+from fieldcraft.gateway.command import run_program
+from fieldcraft.gateway.conversation_renderer import ConversationRenderer
+from fieldcraft.gateway.conversations import AgentConversation
+from fieldcraft.gateway.serving import serve_in_loop
+from fieldcraft.gateway.text import call_user_function
+from fieldcraft.rollout.environments import (
+    EnvironmentContractError,
+    EnvironmentRunner,
+    set_environment_reward,
+)
+from fieldcraft.rollout.turns import Policy, open_engine_session
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
-Run = Callable[[Task, str], Awaitable[Any]]  # an agent, given a task and a base_url
+AgentFunction = Callable[[Task, str], Awaitable[Any]]  # an agent, given a task and a base_url
 
 
-class BlackBox:
+class BlackBoxEnvironment:
     """Rollouts of an agent that knows nothing of training.
 
     Args:
@@ -54,41 +58,47 @@ class BlackBox:
     ) -> None:
         if (agent is None) == (command is None):
             raise UserError("the environment 'blackbox' needs one of agent and command: set it.")
-        self.run: Run = partial(_run_command, command or []) if agent is None else _function(agent)
-        self.max_turns, self.seconds = max_turns, timeout_seconds
+        self.run_agent: AgentFunction = (
+            partial(_run_command, command or []) if agent is None else _load_agent(agent)
+        )
+        self.max_turns, self.timeout_seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return no tasks: an agent answers the questions of the recipe."""
         return (), ()
 
     @asynccontextmanager
-    async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
+    async def start(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AsyncIterator[EnvironmentRunner]:
         """Open the environment. Raises UserError for a model without a chat template."""
         if dialect.tokenizer.chat_template is None:
             raise UserError(
                 "the environment 'blackbox' needs a model with a chat template: give one, or add"
                 " chat_template.jinja to its folder."
             )
-        turns = self.max_turns or budget.max_calls
-        house = House(self.run, Scribe(dialect), budget, turns, self.seconds)
-        async with serving_here(completions_app(house.talks)) as url:
-            house.url = url
-            yield house.play
+        max_turns = self.max_turns or budget.max_calls
+        runner = BlackBoxRunner(
+            self.run_agent, ConversationRenderer(dialect), budget, max_turns, self.timeout_seconds
+        )
+        async with serve_in_loop(create_chat_app(runner.conversations)) as url:
+            runner.url = url
+            yield runner.run_rollout
 
 
 @dataclass
-class House:
+class BlackBoxRunner:
     """Common part of the rollouts of a stage."""
 
-    run: Run
-    scribe: Scribe
-    budget: Limits
-    turns: int
-    seconds: float
+    run_agent: AgentFunction
+    renderer: ConversationRenderer
+    budget: BudgetConfig
+    max_turns: int
+    timeout_seconds: float
     url: str = ""
-    talks: dict[str, Talk] = field(default_factory=dict)
+    conversations: dict[str, AgentConversation] = field(default_factory=dict)
 
-    async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
+    async def run_rollout(self, task: Task, policy: Policy, key: str) -> Trajectory:
         """Play the rollout of one agent. The last thing that the policy said is the answer, unless
         the agent has another one.
 
@@ -96,76 +106,83 @@ class House:
         is TRUNCATED, and its reward is 0 if it has none.
         """
         trajectory = Trajectory(task)
-        async with session_of(trajectory, policy.engine, key) as session:
-            talk = Talk(task, policy, self.scribe, self.budget, self.turns, session, key)
-            name = secrets.token_urlsafe()
-            self.talks[name] = talk
+        async with open_engine_session(trajectory, policy.engine, key) as session:
+            conversation = AgentConversation(
+                task, policy, self.renderer, self.budget, self.max_turns, session, key
+            )
+            rollout_id = secrets.token_urlsafe()
+            self.conversations[rollout_id] = conversation
             try:
-                await self._run(trajectory, talk, f"{self.url}/{name}/v1")
+                await self._run_agent(trajectory, conversation, f"{self.url}/{rollout_id}/v1")
             finally:
-                del self.talks[name]
-                await talk.end(trajectory)
+                del self.conversations[rollout_id]
+                await conversation.finish(trajectory)
         if trajectory.status is not Status.ERROR:
-            self._conclude(trajectory, talk)
+            self._finish(trajectory, conversation)
         return trajectory
 
-    async def _run(self, trajectory: Trajectory, talk: Talk, base_url: str) -> None:
-        result = await self._result(trajectory.task, talk, base_url)
-        if talk.failure is not None:
-            raise talk.failure
+    async def _run_agent(
+        self, trajectory: Trajectory, conversation: AgentConversation, base_url: str
+    ) -> None:
+        result = await self._call_agent(trajectory.task, conversation, base_url)
+        if conversation.failure is not None:
+            raise conversation.failure
         match result:
             case bool() | int() | float():
-                talk.reward = float(result)
+                conversation.reward = float(result)
             case str():
                 trajectory.answer = result
             case None:
                 pass
             case other:
-                raise EnvironmentDefect(
-                    f"the agent returned {shown(other)}, not a reward, an answer or None"
+                raise EnvironmentContractError(
+                    f"the agent returned {format_short(other)}, not a reward, an answer or None"
                 )
 
-    async def _result(self, task: Task, talk: Talk, base_url: str) -> Any:
+    async def _call_agent(self, task: Task, conversation: AgentConversation, base_url: str) -> Any:
         """Run the agent, and return what it returns; None for one that did not expect to be refused
         a turn."""
         try:
-            return await guarded(self.run(task, base_url), self.seconds)
-        except TooSlow as error:
-            raise EnvironmentDefect(f"the agent did not end within {self.seconds:g} s") from error
+            return await run_with_timeout(self.run_agent(task, base_url), self.timeout_seconds)
+        except ToolTimeoutError as error:
+            message = f"the agent did not finish within {self.timeout_seconds:g} s"
+            raise EnvironmentContractError(message) from error
         except UserError:
             raise
         except Exception:
-            if talk.full or talk.failure is not None:
+            if conversation.budget_exhausted or conversation.failure is not None:
                 return None
             raise
 
-    def _conclude(self, trajectory: Trajectory, talk: Talk) -> None:
-        said = trajectory.policy_texts
-        if trajectory.answer is None and said:
-            trajectory.answer = self.scribe.dialect.end.strip(said[-1]).strip()
-        trajectory.status = Status.ANSWERED if said else Status.NO_ANSWER
-        trajectory.well_formed = bool(said)
-        if talk.full:
+    def _finish(self, trajectory: Trajectory, conversation: AgentConversation) -> None:
+        turns = trajectory.policy_turns
+        if trajectory.answer is None and turns:
+            trajectory.answer = self.renderer.dialect.turn_end.strip(turns[-1]).strip()
+        trajectory.status = Status.ANSWERED if turns else Status.NO_ANSWER
+        trajectory.well_formed = bool(turns)
+        if conversation.budget_exhausted:
             trajectory.status, trajectory.well_formed = Status.TRUNCATED, False
-        if talk.reward is not None or talk.full:
-            reward_of(trajectory, talk.reward or 0.0)
+        if conversation.reward is not None or conversation.budget_exhausted:
+            set_environment_reward(trajectory, conversation.reward or 0.0)
 
 
-def _function(name: str) -> Run:
+def _load_agent(name: str) -> AgentFunction:
     """Return the agent of a name. Raises UserError for something that cannot be called so."""
     if ":" not in name:
-        raise UserError(f"the agent '{name}' is no name: write agent as module:name.")
-    found: Any = load(name)
-    if not callable(found) or len(inspect.signature(found).parameters) != 2:
-        raise UserError(f"'{name}' is no agent: write a function of a task and a base_url.")
+        raise UserError(f"the agent '{name}' is not a name of the form module:name: correct agent.")
+    function: Any = import_object(name)
+    if not callable(function) or len(inspect.signature(function).parameters) != 2:
+        raise UserError(
+            f"'{name}' is not an agent: write a function with the parameters task and base_url."
+        )
 
-    async def run(task: Task, base_url: str) -> Any:
-        return await call(partial(found, task, base_url))
+    async def run_agent(task: Task, base_url: str) -> Any:
+        return await call_user_function(partial(function, task, base_url))
 
-    return run
+    return run_agent
 
 
 async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str:
     """Run a program that reads the task, and return what it prints."""
-    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
-    return await output_of(command, json.dumps(asdict(task)).encode(), variables)
+    env = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
+    return await run_program(command, json.dumps(asdict(task)).encode(), env)

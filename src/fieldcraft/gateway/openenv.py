@@ -16,18 +16,18 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from fieldcraft.config.names import cause_of, shown
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.names import describe_exception, format_short
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.dialects.chat import Chat
-from fieldcraft.envs.guards import guarded
-from fieldcraft.gateway.games import Moved, Table
-from fieldcraft.gateway.text import GAMES, seed_of, seeds
-from fieldcraft.rollout.environments import EnvironmentDefect, Play
+from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.envs.guards import run_with_timeout
+from fieldcraft.gateway.games import GameRunner, StepResult
+from fieldcraft.gateway.text import DEFAULT_NUM_SEEDS, get_task_seed, make_seed_tasks
+from fieldcraft.rollout.environments import EnvironmentContractError, EnvironmentRunner
 from fieldcraft.types import Task, UserError
 
 
-class OpenEnv:
+class OpenEnvEnvironment:
     """Games on a server of OpenEnv.
 
     Args:
@@ -47,83 +47,85 @@ class OpenEnv:
         observation: str | None = None,
         sessions: PositiveInt = 1,
         max_turns: PositiveInt | None = None,
-        games: PositiveInt = GAMES,
+        games: PositiveInt = DEFAULT_NUM_SEEDS,
         reset: dict[str, Any] | None = None,
     ) -> None:
         self.url, self.sessions = url, sessions
-        self.max_turns, self.games = max_turns, games
-        self.fields = Fields(action, observation, reset or {})
+        self.max_turns, self.num_seeds = max_turns, games
+        self.field_mapping = FieldMapping(action, observation, reset or {})
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return seeds: those to test on come after those to train on."""
-        return seeds(self.games, heldout)
+        return make_seed_tasks(self.num_seeds, heldout)
 
     @asynccontextmanager
-    async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
+    async def start(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AsyncIterator[EnvironmentRunner]:
         """Open the games of a server. Raises UserError for a server that does not answer."""
-        seats = Seats(self.url, self.fields, self.sessions, budget.call_seconds)
+        pool = ConnectionPool(self.url, self.field_mapping, self.sessions, budget.call_seconds)
         try:
-            async with seats.game():
+            async with pool.open_game():
                 pass
         except (OSError, TimeoutError) as error:
             raise UserError(
-                f"the server of OpenEnv at {self.url} does not answer ({cause_of(error)}): start"
-                " it, or correct the url."
+                f"the server of OpenEnv at {self.url} does not answer"
+                f" ({describe_exception(error)}): start it, or correct the url."
             ) from error
         try:
-            yield Table(
-                open_game=seats.game,
-                chat=Chat(dialect),
+            yield GameRunner(
+                open_game=pool.open_game,
+                chat=ChatRenderer(dialect),
                 budget=budget,
-                turns=self.max_turns or budget.max_calls,
+                max_turns=self.max_turns or budget.max_calls,
             )
         finally:
-            await seats.close()
+            await pool.close()
 
 
 @dataclass(frozen=True)
-class Fields:
+class FieldMapping:
     """Fields of text in what OpenEnv sends, and what it gets beside the seed."""
 
-    action: str
-    observation: str | None
-    reset: Mapping[str, Any]
+    action_field: str
+    observation_field: str | None
+    reset_arguments: Mapping[str, Any]
 
-    def read(self, observation: Mapping[str, Any]) -> str:
+    def extract_text(self, observation: Mapping[str, Any]) -> str:
         """Return the text that the policy reads."""
-        if self.observation is None:
+        if self.observation_field is None:
             return json.dumps(observation, ensure_ascii=False)
-        if self.observation not in observation:
-            raise EnvironmentDefect(
-                f"the observation has no field '{self.observation}', only"
+        if self.observation_field not in observation:
+            raise EnvironmentContractError(
+                f"the observation has no field '{self.observation_field}', only"
                 f" {', '.join(observation) or 'none'}"
             )
-        found = observation[self.observation]
+        found = observation[self.observation_field]
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 @dataclass
-class Seats:
+class ConnectionPool:
     """Connections to a server, as many as it has sessions for. One that is idle is used again,
     because a server takes a while to notice that a session has ended."""
 
     url: str
-    fields: Fields
-    count: int
-    seconds: float
+    field_mapping: FieldMapping
+    max_connections: int
+    timeout_seconds: float
     idle: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.free = asyncio.Semaphore(self.count)
+        self.slots = asyncio.Semaphore(self.max_connections)
 
     @asynccontextmanager
-    async def game(self) -> AsyncIterator[OpenEnvGame]:
+    async def open_game(self) -> AsyncIterator[OpenEnvSession]:
         """Yield a game of a rollout's own. A connection on which anything failed is not used
         again."""
-        async with self.free:
+        async with self.slots:
             client = self.idle.pop() if self.idle else await self._connect()
             try:
-                yield OpenEnvGame(client, self.fields)
+                yield OpenEnvSession(client, self.field_mapping)
             except BaseException:
                 await self._close(client)
                 raise
@@ -134,16 +136,16 @@ class Seats:
             await self._close(self.idle.pop())
 
     async def _connect(self) -> Any:
-        client = _client()(self.url, self.seconds, self.seconds)
-        await guarded(client.connect(), self.seconds)
+        client = _import_client()(self.url, self.timeout_seconds, self.timeout_seconds)
+        await run_with_timeout(client.connect(), self.timeout_seconds)
         return client
 
     async def _close(self, client: Any) -> None:
         with suppress(Exception):  # it may be gone, and nobody waits for it any more
-            await guarded(client.close(), self.seconds)
+            await run_with_timeout(client.close(), self.timeout_seconds)
 
 
-def _client() -> Any:
+def _import_client() -> Any:
     try:
         from openenv.core.generic_client import GenericEnvClient
     except ImportError as error:
@@ -155,20 +157,26 @@ def _client() -> Any:
 
 
 @dataclass(frozen=True)
-class OpenEnvGame:
-    """A session of a server as a `Game`."""
+class OpenEnvSession:
+    """A session of a server as a `GameSession`."""
 
     client: Any
-    fields: Fields
+    field_mapping: FieldMapping
 
     async def reset(self, task: Task) -> str:
-        result = await self.client.reset(seed=seed_of(task), **self.fields.reset)
-        return self.fields.read(result.observation)
+        result = await self.client.reset(
+            seed=get_task_seed(task), **self.field_mapping.reset_arguments
+        )
+        return self.field_mapping.extract_text(result.observation)
 
-    async def step(self, action: str) -> Moved:
+    async def step(self, action: str) -> StepResult:
         """Take a step. A move without a reward has the reward 0."""
-        result = await self.client.step({self.fields.action: action})
+        result = await self.client.step({self.field_mapping.action_field: action})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):
-            raise EnvironmentDefect(f"the reward is {shown(result.reward)}, not a number")
-        return Moved(self.fields.read(result.observation), reward, bool(result.done))
+            raise EnvironmentContractError(
+                f"the reward is {format_short(result.reward)}, not a number"
+            )
+        return StepResult(
+            self.field_mapping.extract_text(result.observation), reward, bool(result.done)
+        )

@@ -6,13 +6,13 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-BUSY_SECONDS = 1  # after which a client may try again
+RETRY_AFTER_SECONDS = 1  # after which a client may try again
 
 
-class Refused(Exception):
+class RequestRejectedError(Exception):
     """A request that is not answered. The message is one sentence for whoever sent it.
 
-    `retry` says whether the same request may succeed later; official clients obey it.
+    `retryable` says whether the same request may succeed later; official clients obey it.
     """
 
     def __init__(
@@ -20,31 +20,33 @@ class Refused(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "invalid_request_error",
+        error_type: str = "invalid_request_error",
         code: str | None = None,
         param: str | None = None,
-        retry: bool = False,
+        retryable: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.retry = retry
+        self.retryable = retryable
         self.error: dict[str, Any] = {
             "message": message,
-            "type": kind,
+            "type": error_type,
             "param": param,
             "code": code,
         }
 
-    def response(self) -> JSONResponse:
-        headers = {"x-should-retry": "true" if self.retry else "false"}
-        if self.retry:
-            headers["Retry-After"] = str(BUSY_SECONDS)
+    def to_response(self) -> JSONResponse:
+        headers = {"x-should-retry": "true" if self.retryable else "false"}
+        if self.retryable:
+            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse({"error": self.error}, self.status, headers)
 
 
-def no_route(method: str, path: str, answered: str) -> Refused:
-    """Return the refusal of a request to a route that a server lacks; `answered` are those that it
-    has."""
-    return Refused(404, f"There is no route {method} {path} here; ask {answered}.")
+def make_route_error(method: str, path: str, known_routes: str) -> RequestRejectedError:
+    """Return the refusal of a request to a route that a server lacks; `known_routes` are those that
+    it has."""
+    return RequestRejectedError(
+        404, f"The route {method} {path} does not exist; use {known_routes}."
+    )

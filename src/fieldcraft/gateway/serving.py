@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from fieldcraft.tools.serving import config_of, listen
+from fieldcraft.tools.serving import make_server_config, open_listener
 
 
-class _Server(uvicorn.Server):
+class _InLoopServer(uvicorn.Server):
     """Server that leaves Ctrl-C to the run."""
 
     @contextmanager
@@ -21,15 +21,15 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving_here(app: Starlette) -> AsyncIterator[str]:
+async def serve_in_loop(app: Starlette) -> AsyncIterator[str]:
     """Serve an application inside the block, which gets its url. The engine belongs to this event
     loop, so the server does, too."""
-    with listen("127.0.0.1", 0) as listener:
-        server = _Server(config_of(app, "127.0.0.1", lifespan="off"))
-        running = asyncio.create_task(server.serve(sockets=[listener]))
+    with open_listener("127.0.0.1", 0) as listener:
+        server = _InLoopServer(make_server_config(app, "127.0.0.1", lifespan="off"))
+        server_task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             server.force_exit = True  # nobody waits for what is still being sampled
-            await running
+            await server_task

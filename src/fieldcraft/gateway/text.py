@@ -12,17 +12,17 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from fieldcraft.config.names import cause_of, load, shown
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.names import describe_exception, format_short, import_object
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.dialects.chat import Chat
-from fieldcraft.envs.guards import guarded
-from fieldcraft.gateway.games import Moved, Table, closing
-from fieldcraft.rollout.environments import EnvironmentDefect, Play
-from fieldcraft.tools.threads import in_thread
+from fieldcraft.dialects.chat import ChatRenderer
+from fieldcraft.envs.guards import run_with_timeout
+from fieldcraft.gateway.games import GameRunner, StepResult, close_within
+from fieldcraft.rollout.environments import EnvironmentContractError, EnvironmentRunner
+from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import Task, UserError
 
-GAMES = 1000
+DEFAULT_NUM_SEEDS = 1000
 
 
 class TextEnvironment:
@@ -41,19 +41,21 @@ class TextEnvironment:
         self,
         env: str,
         max_turns: PositiveInt | None = None,
-        games: PositiveInt = GAMES,
+        games: PositiveInt = DEFAULT_NUM_SEEDS,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        self.make = find_games(env)
-        self.max_turns, self.games = max_turns, games
+        self.make_game = load_game_factory(env)
+        self.max_turns, self.num_seeds = max_turns, games
         self.settings: Mapping[str, Any] = settings or {}
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return seeds: those to test on come after those to train on."""
-        return seeds(self.games, heldout)
+        return make_seed_tasks(self.num_seeds, heldout)
 
     @asynccontextmanager
-    async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
+    async def start(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AsyncIterator[EnvironmentRunner]:
         """Open the games. Raises UserError where not even one game can be made."""
         try:
             async with self._open_game(budget.call_seconds):
@@ -62,94 +64,98 @@ class TextEnvironment:
             raise
         except Exception as error:
             raise UserError(
-                f"the environment cannot be opened ({cause_of(error)}): correct it."
+                f"the environment cannot be opened ({describe_exception(error)}): correct it."
             ) from error
-        yield Table(
+        yield GameRunner(
             open_game=partial(self._open_game, budget.call_seconds),
-            chat=Chat(dialect),
+            chat=ChatRenderer(dialect),
             budget=budget,
-            turns=self.max_turns or budget.max_calls,
+            max_turns=self.max_turns or budget.max_calls,
         )
 
     @asynccontextmanager
-    async def _open_game(self, seconds: float) -> AsyncIterator[TextGame]:
-        made = await guarded(in_thread(lambda: self.make(**self.settings)), seconds)
-        close = made.close if "close" in dir(made) else _nothing
-        async with closing(partial(call, close), seconds):
-            yield TextGame(made)
+    async def _open_game(self, seconds: float) -> AsyncIterator[UserGameSession]:
+        game = await run_with_timeout(
+            run_in_thread(lambda: self.make_game(**self.settings)), seconds
+        )
+        close = game.close if "close" in dir(game) else _do_nothing
+        async with close_within(partial(call_user_function, close), seconds):
+            yield UserGameSession(game)
 
 
-def find_games(env: str) -> Callable[..., Any]:
+def load_game_factory(env: str) -> Callable[..., Any]:
     """Find the class of a name, or a function that makes games. Raises UserError for something
     else."""
     if ":" not in env:
-        raise UserError(f"the environment '{env}' is no name: write env as module:Name.")
-    found: Any = load(env)
-    lacks = [part for part in ("reset", "step") if part not in dir(found)]
-    if not callable(found) or (isinstance(found, type) and lacks):
+        raise UserError(f"the environment '{env}' is not a name: write env as module:Name.")
+    factory: Any = import_object(env)
+    missing = [method for method in ("reset", "step") if method not in dir(factory)]
+    if not callable(factory) or (isinstance(factory, type) and missing):
         raise UserError(
-            f"'{env}' is no environment: write a class with reset() and step(action), or a function"
-            " that returns one."
+            f"'{env}' is not an environment: write a class with reset() and step(action), or a"
+            " function that returns one."
         )
-    make: Callable[..., Any] = found
+    make: Callable[..., Any] = factory
     return make
 
 
-def seeds(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
+def make_seed_tasks(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
     """Return the tasks that are nothing but a seed, for games that have no others."""
-    made = [
+    tasks = [
         Task(f"seed-{seed}", f"The game with the seed {seed}.", (), {"seed": seed})
         for seed in range(train + heldout)
     ]
-    return made[:train], made[train:]
+    return tasks[:train], tasks[train:]
 
 
-def seed_of(task: Task) -> int:
+def get_task_seed(task: Task) -> int:
     """Return the seed of a game: all rollouts of a task begin alike."""
     seed = task.meta.get("seed")
     return seed if isinstance(seed, int) else zlib.crc32(task.id.encode())
 
 
-class TextGame:
-    """An object with `reset` and `step`, of the user's, as a `Game`."""
+class UserGameSession:
+    """An object with `reset` and `step`, of the user's, as a `GameSession`."""
 
     def __init__(self, game: Any) -> None:
         self.game = game
 
     async def reset(self, task: Task) -> str:
         """Call `reset` with `task` and `seed`, as far as it has such arguments."""
-        offered = {"task": task, "seed": seed_of(task)}
-        taken = inspect.signature(self.game.reset).parameters
-        given = {name: value for name, value in offered.items() if name in taken}
-        match await call(partial(self.game.reset, **given)):
+        available = {"task": task, "seed": get_task_seed(task)}
+        parameters = inspect.signature(self.game.reset).parameters
+        arguments = {name: value for name, value in available.items() if name in parameters}
+        match await call_user_function(partial(self.game.reset, **arguments)):
             case str(text) | (str(text), dict()):
                 return text
             case other:
-                raise EnvironmentDefect(f"reset returned {shown(other)}, not text")
+                raise EnvironmentContractError(f"reset returned {format_short(other)}, not text")
 
-    async def step(self, action: str) -> Moved:
-        match await call(partial(self.game.step, action)):
+    async def step(self, action: str) -> StepResult:
+        match await call_user_function(partial(self.game.step, action)):
             case (str(text), reward, done) if _are_numbers(reward, done):
-                return Moved(text, float(reward), bool(done))
-            case (str(text), reward, over, cut, dict()) if _are_numbers(reward, over, cut):
-                return Moved(text, float(reward), bool(over) or bool(cut))
+                return StepResult(text, float(reward), bool(done))
+            case (str(text), reward, terminated, truncated, dict()) if _are_numbers(
+                reward, terminated, truncated
+            ):
+                return StepResult(text, float(reward), bool(terminated) or bool(truncated))
             case other:
-                raise EnvironmentDefect(
-                    f"step returned {shown(other)}, not (text, reward, done) or (text, reward,"
-                    " terminated, truncated, info)"
+                raise EnvironmentContractError(
+                    f"step returned {format_short(other)}, not (text, reward, done) or (text,"
+                    " reward, terminated, truncated, info)"
                 )
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing, to close a game that needs no closing."""
 
 
-async def call(function: Callable[..., Any]) -> Any:
+async def call_user_function(function: Callable[..., Any]) -> Any:
     """Call a function of the user's and return what it returns: an `async` one runs in the event
     loop, a plain one in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function()
-    return await in_thread(function)
+    return await run_in_thread(function)
 
 
 def _are_numbers(reward: Any, *flags: Any) -> bool:

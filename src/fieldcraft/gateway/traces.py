@@ -12,69 +12,80 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from fieldcraft.gateway.lines import Said
-from fieldcraft.rollout.environments import EnvironmentDefect
+from fieldcraft.gateway.policy_session import SampledTurn
+from fieldcraft.rollout.environments import EnvironmentContractError
 from fieldcraft.types import Author, Segment, Tokenizer, Trajectory
 
-Node = Mapping[str, Any]
+TraceNode = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Reader:
-    """Reader of the traces of one rollout. `said` is what the policy sampled for it."""
+class TraceReader:
+    """Reader of the traces of one rollout. `turns` is what the policy sampled for it."""
 
-    said: Sequence[Said]
+    turns: Sequence[SampledTurn]
     tokenizer: Tokenizer
 
-    def append(self, trajectory: Trajectory, trace: Mapping[str, Any]) -> None:
+    def append_trace(self, trajectory: Trajectory, trace: Mapping[str, Any]) -> None:
         """Append the chains of a trace.
 
-        Raises EnvironmentDefect for tokens that the policy did not sample there.
+        Raises EnvironmentContractError for tokens that the policy did not sample there.
         """
-        known: set[int] = set()
+        seen: set[int] = set()
         for path in trace["branches"]:
-            new = [p for p in path if p not in known and any(trace["nodes"][p]["mask"])]
+            new = [
+                index for index in path if index not in seen and any(trace["nodes"][index]["mask"])
+            ]
             if not new:
                 continue
-            places = path[: path.index(new[-1]) + 1]  # what comes after is never read
+            node_indices = path[: path.index(new[-1]) + 1]  # what comes after is never read
             if trajectory.segments:
                 trajectory.folds.append(len(trajectory.segments))
-            trajectory.segments += self._chain(trace["nodes"], places, known)
-            known.update(places)
+            trajectory.segments += self._iter_segments(trace["nodes"], node_indices, seen)
+            seen.update(node_indices)
 
-    def _chain(
-        self, nodes: Sequence[Node], places: Sequence[int], known: set[int]
+    def _iter_segments(
+        self, nodes: Sequence[TraceNode], node_indices: Sequence[int], seen: set[int]
     ) -> Iterator[Segment]:
         """Yield the segments of a path: what is known, and what comes before the first turn, is its
         prompt."""
         tokens = [
-            (i, sampled and place not in known)
-            for place in places
-            for i, sampled in zip(nodes[place]["ids"], nodes[place]["mask"], strict=True)
+            (i, sampled and index not in seen)
+            for index in node_indices
+            for i, sampled in zip(nodes[index]["ids"], nodes[index]["mask"], strict=True)
         ]
-        read: list[int] = []
+        prefix_ids: list[int] = []
         author = Author.PROMPT
         for sampled, group in groupby(tokens, key=lambda token: token[1]):
             ids = [i for i, _ in group]
             if sampled:
-                yield from self._turns(read, ids)
+                yield from self._iter_turns(prefix_ids, ids)
                 author = Author.TOOL
             else:
                 yield Segment(author, ids, self.tokenizer.decode(ids))
-            read += ids
+            prefix_ids += ids
 
-    def _turns(self, read: Sequence[int], ids: Sequence[int]) -> Iterator[Segment]:
-        """Yield what was sampled behind `read`: one turn, or several with nothing between them."""
-        begin = 0
-        while begin < len(ids):
-            done = self._find([*read, *ids[:begin]], ids[begin:])
-            text = self.tokenizer.decode(done.ids)
-            yield Segment(Author.POLICY, done.ids, text, done.logprobs, done.versions)
-            begin += len(done.ids)
+    def _iter_turns(self, prefix_ids: Sequence[int], ids: Sequence[int]) -> Iterator[Segment]:
+        """Yield what was sampled behind `prefix_ids`: one turn, or several with nothing between
+        them."""
+        start = 0
+        while start < len(ids):
+            completion = self._find_completion([*prefix_ids, *ids[:start]], ids[start:])
+            text = self.tokenizer.decode(completion.ids)
+            yield Segment(
+                Author.POLICY, completion.ids, text, completion.logprobs, completion.versions
+            )
+            start += len(completion.ids)
 
-    def _find(self, read: Sequence[int], ids: Sequence[int]) -> Any:
-        for said in self.said:
-            length = len(said.done.ids)
-            if list(said.read) == list(read) and said.done.ids == list(ids[:length]) and length:
-                return said.done
-        raise EnvironmentDefect("the trace holds tokens that the policy did not sample there")
+    def _find_completion(self, prefix_ids: Sequence[int], ids: Sequence[int]) -> Any:
+        for turn in self.turns:
+            length = len(turn.completion.ids)
+            if (
+                list(turn.prompt_ids) == list(prefix_ids)
+                and turn.completion.ids == list(ids[:length])
+                and length
+            ):
+                return turn.completion
+        raise EnvironmentContractError(
+            "the trace holds tokens that the policy did not sample there"
+        )

@@ -20,25 +20,30 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from fieldcraft.config.pythons import version_in
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.interpreters import get_installed_version
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.gateway.generate import GenerateRequest, generate_app
-from fieldcraft.gateway.lines import Line
-from fieldcraft.gateway.refusals import Refused
-from fieldcraft.gateway.serving import serving_here
-from fieldcraft.gateway.traces import Reader
+from fieldcraft.gateway.generate_api import GenerateRequest, create_generate_app
+from fieldcraft.gateway.policy_session import PolicySession
+from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.gateway.serving import serve_in_loop
+from fieldcraft.gateway.traces import TraceReader
 from fieldcraft.gateway.worker_process import WorkerProcess
-from fieldcraft.rollout.environments import EnvironmentDefect, Play, reward_of
-from fieldcraft.rollout.turns import Policy, session_of
-from fieldcraft.types import Author, Completion, Status, Task, Tokenizer, Trajectory, UserError
+from fieldcraft.rollout.environments import (
+    EnvironmentContractError,
+    EnvironmentRunner,
+    set_environment_reward,
+)
+from fieldcraft.rollout.turns import Policy, open_engine_session
+from fieldcraft.sampling import Completion
+from fieldcraft.types import Author, Status, Task, Tokenizer, Trajectory, UserError
 
-WORKER = Path(__file__).parent / "worker" / "verifiers_worker.py"
-SUPPORTED = "0.4"
-MOST = 1000  # tasks
+WORKER_SCRIPT = Path(__file__).parent / "worker" / "verifiers_worker.py"
+SUPPORTED_VERSION = "0.4"
+DEFAULT_MAX_TASKS = 1000  # tasks
 
 
-class Verifiers:
+class VerifiersEnvironment:
     """Episodes of a taskset.
 
     Args:
@@ -58,143 +63,161 @@ class Verifiers:
         python: Path | None = None,
         config: dict[str, Any] | None = None,
         renderer: dict[str, Any] | None = None,
-        tasks: PositiveInt = MOST,
+        tasks: PositiveInt = DEFAULT_MAX_TASKS,
         max_turns: PositiveInt | None = None,
         timeout_seconds: PositiveFloat = 600.0,
     ) -> None:
         given = config or {}
-        self.env = {**given, "taskset": {**given.get("taskset", {}), "id": taskset}}
+        self.env_config = {**given, "taskset": {**given.get("taskset", {}), "id": taskset}}
         self.python = str(python or sys.executable)
-        self.renderer, self.most = renderer or {"name": "default"}, tasks
-        self.max_turns, self.seconds = max_turns, timeout_seconds
+        self.renderer_config, self.max_tasks = renderer or {"name": "default"}, tasks
+        self.max_turns, self.timeout_seconds = max_turns, timeout_seconds
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
         """Return the tasks of the taskset; the last ones, at most half of them, are to test on.
         Raises UserError for a taskset that cannot be read."""
-        find_verifiers(self.python)
-        found = read_tasks(self.python, json.dumps(self._opening(None, 1)))
+        require_verifiers(self.python)
+        found = list_taskset_tasks(self.python, json.dumps(self._make_handshake(None, 1)))
         first = len(found) - min(len(found) // 2, heldout)
         return found[:first], found[first:]
 
     @asynccontextmanager
-    async def open(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play]:
+    async def start(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AsyncIterator[EnvironmentRunner]:
         """Open the taskset. Raises UserError where the taskset does not open."""
-        find_verifiers(self.python)
-        house = House(dialect.tokenizer, budget, self.seconds)
+        require_verifiers(self.python)
+        runner = VerifiersRunner(dialect.tokenizer, budget, self.timeout_seconds)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             saved: Any = dialect.tokenizer
             saved.save_pretrained(folder / "tokenizer")
-            async with serving_here(generate_app(house.ask)) as url:
+            async with serve_in_loop(create_generate_app(runner.handle_request)) as url:
                 client = {
                     "base_url": f"{url}/v1",
                     "api_key_var": "FIELDCRAFT_NO_KEY",
-                    "renderer": self.renderer,
+                    "renderer": self.renderer_config,
                     "renderer_model_name": str(folder / "tokenizer"),
                 }
-                opening = self._opening(client, self.max_turns or budget.max_calls)
-                house.worker = WorkerProcess(
-                    [self.python, str(WORKER)], opening, folder / "worker.log"
+                handshake = self._make_handshake(client, self.max_turns or budget.max_calls)
+                runner.worker = WorkerProcess(
+                    [self.python, str(WORKER_SCRIPT)], handshake, folder / "worker.log"
                 )
-                await house.worker.start()
+                await runner.worker.start()
                 try:
-                    yield house.play
+                    yield runner.run_rollout
                 finally:
-                    await house.worker.close()
+                    await runner.worker.close()
 
-    def _opening(self, client: Mapping[str, Any] | None, max_turns: int) -> dict[str, Any]:
-        return {"env": self.env, "client": client, "tasks": self.most, "max_turns": max_turns}
+    def _make_handshake(self, client: Mapping[str, Any] | None, max_turns: int) -> dict[str, Any]:
+        return {
+            "env": self.env_config,
+            "client": client,
+            "tasks": self.max_tasks,
+            "max_turns": max_turns,
+        }
 
 
 @lru_cache(maxsize=8)  # a run asks for them several times, and verifiers takes seconds to begin
-def read_tasks(python: str, opening: str) -> Sequence[Task]:
+def list_taskset_tasks(python: str, handshake: str) -> Sequence[Task]:
     """Read the tasks of a taskset, from a worker that only reads them."""
-    done = subprocess.run(
-        [python, str(WORKER)], input=f"{opening}\n", capture_output=True, text=True, check=False
+    process = subprocess.run(
+        [python, str(WORKER_SCRIPT)],
+        input=f"{handshake}\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if not done.stdout:
-        said = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise UserError(f"the taskset cannot be read ({said[-1][:200]}): correct that.")
+    if not process.stdout:
+        error_lines = process.stderr.strip().splitlines() or ["it printed nothing"]
+        raise UserError(f"the taskset cannot be read ({error_lines[-1][:200]}): correct that.")
     return [
         Task(f"{index}", task["prompt"], (), {"index": index, "key": task["key"]})
-        for index, task in enumerate(json.loads(done.stdout.splitlines()[0])["tasks"])
+        for index, task in enumerate(json.loads(process.stdout.splitlines()[0])["tasks"])
     ]
 
 
-def find_verifiers(python: str) -> None:
-    """Find Verifiers. Raises UserError unless a supported version is installed in a Python."""
-    found = version_in(python, "verifiers", "environment.python")
-    if not found.startswith(f"{SUPPORTED}."):
+def require_verifiers(python: str) -> None:
+    """Find verifiers. Raises UserError unless a supported version is installed in a Python."""
+    version = get_installed_version(python, "verifiers", "environment.python")
+    if not version.startswith(f"{SUPPORTED_VERSION}."):
         raise UserError(
-            f"{python} has {f'verifiers {found}' if found else 'no verifiers'}: run {python} -m pip"
-            f" install 'verifiers=={SUPPORTED}.*', or give environment.python= of another one."
+            f"{python} has {f'verifiers {version}' if version else 'no verifiers'}: run {python} -m"
+            f" pip install 'verifiers=={SUPPORTED_VERSION}.*', or give environment.python= of"
+            " another one."
         )
 
 
 @dataclass
-class House:
+class VerifiersRunner:
     """Common part of the rollouts of a stage: the worker, and the lines on which it asks."""
 
     tokenizer: Tokenizer
-    budget: Limits
-    seconds: float
-    lines: dict[str, Line] = field(default_factory=dict)
+    budget: BudgetConfig
+    timeout_seconds: float
+    policy_sessions: dict[str, PolicySession] = field(default_factory=dict)
     worker: WorkerProcess = field(init=False)
-    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    start_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def ask(self, request: GenerateRequest, session: str | None) -> Completion:
+    async def handle_request(self, request: GenerateRequest, session: str | None) -> Completion:
         """Answer on the line of a rollout."""
-        line = self.lines.get(request.model)
-        if line is None:
-            raise Refused(400, f"there is no model '{request.model}' here.")
-        return await line.ask(request)
+        policy_session = self.policy_sessions.get(request.model)
+        if policy_session is None:
+            raise RequestRejectedError(400, f"there is no model '{request.model}' here.")
+        return await policy_session.generate(request)
 
-    async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Play the rollout of one episode. Its reward is that of its trace."""
+    async def run_rollout(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        """Run the rollout of one episode. Its reward is that of its trace."""
         trajectory = Trajectory(task)
-        async with session_of(trajectory, policy.engine, key) as session:
-            line = Line(policy, self.tokenizer, self.budget, session, key)
-            self.lines[session] = line
+        async with open_engine_session(trajectory, policy.engine, key) as session:
+            policy_session = PolicySession(policy, self.tokenizer, self.budget, session, key)
+            self.policy_sessions[session] = policy_session
             try:
-                episode = await self._episode(task, session, policy.temperature)
+                episode = await self._run_episode(task, session, policy.temperature)
             finally:
-                del self.lines[session]
-                await line.hang_up()
-            if line.failure is not None:
-                raise line.failure
-            self._read(trajectory, episode, line)
+                del self.policy_sessions[session]
+                await policy_session.cancel()
+            if policy_session.failure is not None:
+                raise policy_session.failure
+            self._record_episode(trajectory, episode, policy_session)
         return trajectory
 
-    async def _episode(self, task: Task, model: str, temperature: float) -> dict[str, Any]:
+    async def _run_episode(self, task: Task, model: str, temperature: float) -> dict[str, Any]:
         if "index" not in task.meta:
             raise UserError(
-                f"task '{task.id}' is none of the taskset's: remove tasks and world from the"
+                f"task '{task.id}' does not belong to the taskset: remove tasks and world from the"
                 " recipe."
             )
         request = {"task": task.meta["index"], "model": model, "temperature": temperature}
-        async with self.starting:
-            if not self.worker.alive:  # it died with other rollouts, which say so
+        async with self.start_lock:
+            if not self.worker.is_alive:  # it died with other rollouts, which say so
                 await self.worker.start()
         try:
-            async with asyncio.timeout(self.seconds):
-                return await self.worker.ask(request)
+            async with asyncio.timeout(self.timeout_seconds):
+                return await self.worker.send_request(request)
         except TimeoutError as error:
-            raise EnvironmentDefect(f"the episode did not end within {self.seconds:g} s") from error
+            raise EnvironmentContractError(
+                f"the episode did not end within {self.timeout_seconds:g} s"
+            ) from error
 
-    def _read(self, trajectory: Trajectory, episode: Mapping[str, Any], line: Line) -> None:
+    def _record_episode(
+        self, trajectory: Trajectory, episode: Mapping[str, Any], policy_session: PolicySession
+    ) -> None:
         traces = [trace for trace in episode["traces"] if trace["trainable"]]
-        reader = Reader(line.said, self.tokenizer)
+        reader = TraceReader(policy_session.turns, self.tokenizer)
         for trace in traces:
-            reader.append(trajectory, trace)
+            reader.append_trace(trajectory, trace)
         errors = [*episode["errors"], *(error for t in traces for error in t["errors"])]
-        if line.full:
+        if policy_session.budget_exhausted:
             trajectory.status = Status.TRUNCATED
         elif errors or not traces:
-            raise EnvironmentDefect(errors[-1] if errors else "the episode has no trace")
+            raise EnvironmentContractError(errors[-1] if errors else "the episode has no trace")
         else:
             turns = [s for s in trajectory.segments if s.author is Author.POLICY]
-            said = [node["text"] for node in traces[-1]["nodes"] if node["text"]]
+            texts = [node["text"] for node in traces[-1]["nodes"] if node["text"]]
             trajectory.status = Status.ANSWERED if turns else Status.NO_ANSWER
-            trajectory.answer = said[-1] if said else None
+            trajectory.answer = texts[-1] if texts else None
             trajectory.well_formed = bool(turns)
-        reward_of(trajectory, sum(trace["reward"] for trace in traces) / max(len(traces), 1))
+        set_environment_reward(
+            trajectory, sum(trace["reward"] for trace in traces) / max(len(traces), 1)
+        )

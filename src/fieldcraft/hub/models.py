@@ -14,102 +14,106 @@ from pydantic import BaseModel, ConfigDict
 
 from fieldcraft.config.hub_names import (
     HubModel,
-    folder_of,
-    hub_cache,
-    model_in,
-    model_named,
+    get_hub_cache,
+    get_snapshot_folder,
+    identify_hub_model,
+    parse_hub_model,
 )
-from fieldcraft.hub.client import HubUnreachable, asking
-from fieldcraft.hub.converted import ADAPTER, converted
-from fieldcraft.hub.quantised import refuse_quantised
+from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
+from fieldcraft.hub.model_conversion import ADAPTER_CONFIG_FILE, ensure_full_model
+from fieldcraft.hub.quantisation import require_unquantised
 from fieldcraft.records.reading import read_json
 from fieldcraft.types import UserError
 
 # Beside weights: what transformers reads, and the project's own fieldcraft.json. Never code.
-_SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "README.md")
-_WEIGHTS = "*.safetensors"
+_SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "README.md")
+_WEIGHT_FILES = "*.safetensors"
 # Folders hold other forms of the same weights, and so do files of this name.
-_IGNORED = ("*/*", "consolidated*")
-_INDEX = "model.safetensors.index.json"
+_IGNORED_FILES = ("*/*", "consolidated*")
+_WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 
 
-def checkpoint(named: Path) -> Path:
+def resolve_checkpoint(path: Path) -> Path:
     """Return the folder of a whole model that a user names; a path that holds none stays as it is.
 
     Raises UserError for a name that the hub does not have or give, and for what cannot be made a
     whole model.
     """
-    model = model_named(named)
-    if model is None or named.exists():
-        return converted(named, base=base_of)
-    return converted(fetch(model), base=base_of)
+    model = parse_hub_model(path)
+    if model is None or path.exists():
+        return ensure_full_model(path, find_base=find_base_model)
+    return ensure_full_model(fetch_model(model), find_base=find_base_model)
 
 
-def base_of(name: str, revision: str | None) -> Path | None:
+def find_base_model(name: str, revision: str | None) -> Path | None:
     """Return the folder of the model below an adapter, None where it is not on this machine and no
-    name of the hub. Raises UserError as `fetch` does."""
+    name of the hub. Raises UserError as `fetch_model` does."""
     path = Path(name).expanduser()
     if path.exists():
         return path
-    model = model_named(name)
-    return None if model is None else fetch(model if revision is None else model.at(revision))
+    model = parse_hub_model(name)
+    return (
+        None if model is None else fetch_model(model if revision is None else model.pin(revision))
+    )
 
 
-def fetch(model: HubModel) -> Path:
+def fetch_model(model: HubModel) -> Path:
     """Return the folder of a model of the hub. What the cache has is not fetched again, and of a
     commit that is whole there the hub is not asked.
 
     Raises UserError where it cannot be fetched, or is no model in safetensors.
     """
-    pinned = _pinned(model)
-    folder = folder_of(pinned)
-    if not _is_whole(pinned):
-        with asking(model), _without_bars():
-            files = _files(pinned)
-            _download(pinned, *_SMALL)
-        _refuse_unusable(model, folder, files)
-        with asking(model):
-            _download(pinned, *_SMALL, _WEIGHTS)
+    pinned = _pin_revision(model)
+    folder = get_snapshot_folder(pinned)
+    if not _is_complete(pinned):
+        with raise_hub_errors(model), _hide_progress_bars():
+            files = _list_files(pinned)
+            _download(pinned, *_SMALL_FILES)
+        _require_usable(model, folder, files)
+        with raise_hub_errors(model):
+            _download(pinned, *_SMALL_FILES, _WEIGHT_FILES)
     return folder
 
 
-def _pinned(model: HubModel) -> HubModel:
+def _pin_revision(model: HubModel) -> HubModel:
     """Return the model at the commit that its revision is now, or was when the hub was last
     asked."""
     from huggingface_hub import HfApi
 
     if model.is_pinned:
         return model
-    with asking(model):
-        found = HfApi().resolve_revision(model.name, revision=model.revision, cache_dir=hub_cache())
-    return model.at(found.resolved)
+    with raise_hub_errors(model):
+        resolved = HfApi().resolve_revision(
+            model.name, revision=model.revision, cache_dir=get_hub_cache()
+        )
+    return model.pin(resolved.resolved)
 
 
-def _is_whole(model: HubModel) -> bool:
+def _is_complete(model: HubModel) -> bool:
     """Return whether the cache has all that is wanted of a commit."""
     try:
-        with asking(model), _without_bars():
-            _download(model, *_SMALL, _WEIGHTS, local_files_only=True)
-    except HubUnreachable:
+        with raise_hub_errors(model), _hide_progress_bars():
+            _download(model, *_SMALL_FILES, _WEIGHT_FILES, local_files_only=True)
+    except HubUnreachableError:
         return False
-    return _has_weights(folder_of(model))
+    return _has_weights(get_snapshot_folder(model))
 
 
-def _download(model: HubModel, *wanted: str, local_files_only: bool = False) -> None:
+def _download(model: HubModel, *patterns: str, local_files_only: bool = False) -> None:
     from huggingface_hub import snapshot_download
 
     snapshot_download(
         model.name,
         revision=model.revision,
-        cache_dir=hub_cache(),
-        allow_patterns=list(wanted),
-        ignore_patterns=list(_IGNORED),
+        cache_dir=get_hub_cache(),
+        allow_patterns=list(patterns),
+        ignore_patterns=list(_IGNORED_FILES),
         local_files_only=local_files_only,
     )
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     """Fetch what is small without a line on the terminal."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -127,7 +131,7 @@ def _without_bars() -> Iterator[None]:
         enable_progress_bars()
 
 
-class _Index(BaseModel):
+class _WeightIndex(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     weight_map: dict[str, str]
@@ -136,29 +140,29 @@ class _Index(BaseModel):
 def _has_weights(folder: Path) -> bool:
     """Return whether all files of the weights are there, in a cache that other programs have
     filled."""
-    index = folder / _INDEX
+    index = folder / _WEIGHT_INDEX_FILE
     if not index.exists():
-        return any(folder.glob(_WEIGHTS))
-    files = set(read_json(index, _Index, "fetch the model again")["weight_map"].values())
+        return any(folder.glob(_WEIGHT_FILES))
+    files = set(read_json(index, _WeightIndex, "fetch the model again")["weight_map"].values())
     return all((folder / file).exists() for file in files)
 
 
-def _files(model: HubModel) -> list[str]:
+def _list_files(model: HubModel) -> list[str]:
     """Return the names of the files of a commit, but for those in folders. Unlike a download, this
     ends at once where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
-    found = HfApi().model_info(model.name, revision=model.revision).siblings or []
-    return [file.rfilename for file in found if "/" not in file.rfilename]
+    siblings = HfApi().model_info(model.name, revision=model.revision).siblings or []
+    return [file.rfilename for file in siblings if "/" not in file.rfilename]
 
 
-def _refuse_unusable(model: HubModel, folder: Path, files: list[str]) -> None:
+def _require_usable(model: HubModel, folder: Path, files: list[str]) -> None:
     """Raise UserError, before its weights are fetched, for a repository that is no model, that has
     none in safetensors, or quantised ones only."""
-    if not {"config.json", ADAPTER} & {*files}:
+    if not {"config.json", ADAPTER_CONFIG_FILE} & {*files}:
         gguf = [file for file in files if file.endswith(".gguf")]
-        raise UserError(_only_gguf(model, gguf[0]) if gguf else _no_model(model))
-    refuse_quantised(folder, model)
+        raise UserError(_describe_gguf_only(model, gguf[0]) if gguf else _describe_no_model(model))
+    require_unquantised(folder, model)
     if not any(file.endswith(".safetensors") for file in files):
         raise UserError(
             f"{model} has no weights in safetensors, and files of other kinds may run code when"
@@ -166,27 +170,27 @@ def _refuse_unusable(model: HubModel, folder: Path, files: list[str]) -> None:
         )
 
 
-def _only_gguf(model: HubModel, file: str) -> str:
+def _describe_gguf_only(model: HubModel, file: str) -> str:
     return (
         f"{model} has GGUF files alone: run 'hf download {model.name} {file} --local-dir .' and"
         f" give {file}."
     )
 
 
-def _no_model(model: HubModel) -> str:
+def _describe_no_model(model: HubModel) -> str:
     return (
-        f"{model} is no model, as it has neither a config.json nor an {ADAPTER}: give the name of"
-        " a model that generates text."
+        f"{model} is not a model, as it has neither a config.json nor an {ADAPTER_CONFIG_FILE}:"
+        " give the name of a model that generates text."
     )
 
 
 def require_cached(folder: Path, run: Path) -> Path:
     """Return the folder of the model that a run began with. Raises UserError for one of the hub's
     that is not in the cache of this machine."""
-    model = model_in(folder)
+    model = identify_hub_model(folder)
     if model is not None and not folder.exists():
         raise UserError(
-            f"{run} began with {model}, which is not in {hub_cache()}: run 'hf download"
+            f"{run} began with {model}, which is not in {get_hub_cache()}: run 'hf download"
             f" {model.name} --revision {model.revision}'."
         )
     return folder

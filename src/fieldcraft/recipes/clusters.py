@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fieldcraft.config.names import LOCAL, VLLM
+from fieldcraft.config.names import LOCAL_ENGINE, VLLM_ENGINE
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.types import UserError
 
 
-def check_cluster(recipe: Recipe) -> None:
+def require_valid_cluster(recipe: Recipe) -> None:
     """Raise UserError for processes that nothing in the recipe would use, or that lack others."""
-    _check_trainers(recipe)
-    _check_engines(recipe)
-    _check_services(recipe)
+    _require_plain_optimizer(recipe)
+    _require_valid_engines(recipe)
+    _require_used_services(recipe)
 
 
-def _check_trainers(recipe: Recipe) -> None:
+def _require_plain_optimizer(recipe: Recipe) -> None:
     """Raise UserError for optimisers that trainers cannot have: they hold the moments in parts,
     which other forms of them cannot be cut into."""
     for name, stage in recipe.stages.items():
@@ -27,16 +27,16 @@ def _check_trainers(recipe: Recipe) -> None:
             )
 
 
-def _check_engines(recipe: Recipe) -> None:
+def _require_valid_engines(recipe: Recipe) -> None:
     """Raise UserError for an engine that is not one of the two kinds that are built in: Ray starts
     no others."""
-    if recipe.cluster.engines and recipe.engine.name not in (LOCAL, VLLM):
+    if recipe.cluster.engines and recipe.engine.name not in (LOCAL_ENGINE, VLLM_ENGINE):
         raise UserError(
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
             f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
         )
     devices = recipe.cluster.engine_devices
-    if devices > 1 and recipe.engine.name != VLLM:
+    if devices > 1 and recipe.engine.name != VLLM_ENGINE:
         raise UserError(
             f"cluster.engine_devices={devices} is for engine=vllm, and engine={recipe.engine.name}"
             " computes on one device: change one of the two."
@@ -46,15 +46,15 @@ def _check_engines(recipe: Recipe) -> None:
             f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
             " that run already: leave out one of the two."
         )
-    samples = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
-    if recipe.cluster.trainers and samples and not recipe.cluster.engines:
+    needs_sampling = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
+    if recipe.cluster.trainers and needs_sampling and not recipe.cluster.engines:
         raise UserError(
             f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"
             " trained: set cluster.engines to 1 or more."
         )
 
 
-def _check_services(recipe: Recipe) -> None:
+def _require_used_services(recipe: Recipe) -> None:
     """Raise UserError for servers that a cluster starts without a tool that asks them, or beside
     another server."""
     tools = {tool.name: tool.settings for tool in recipe.tools}

@@ -8,36 +8,36 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.types import UserError
 
 
-def check_environment(recipe: Recipe) -> None:
+def require_valid_environment(recipe: Recipe) -> None:
     """Raise UserError for what needs tools and questions of the framework's own."""
-    if not recipe.environment.of_others:
+    if not recipe.environment.is_external:
         return
     name = recipe.environment.name
-    acting = recipe.as_evaluated
-    parts = {
+    evaluated = recipe.evaluation_recipe
+    unsupported = {
         "collect": recipe.collect,
         "select": recipe.select,
         "evaluation.teachers": recipe.evaluation.teachers,
         "evaluation.workflows": recipe.evaluation.workflows,
         "budget.fold": recipe.budget.fold,
-        "evaluation.budget.fold": acting.budget.fold,
+        "evaluation.budget.fold": evaluated.budget.fold,
         "budget.at_limit": recipe.budget.at_limit != "tell",
-        "evaluation.budget.at_limit": acting.budget.at_limit != "tell",
+        "evaluation.budget.at_limit": evaluated.budget.at_limit != "tell",
         "budget.max_refusals": recipe.budget.max_refusals,
-        "evaluation.budget.max_refusals": acting.budget.max_refusals,
+        "evaluation.budget.max_refusals": evaluated.budget.max_refusals,
     }
-    for part, given in parts.items():
+    for key, given in unsupported.items():
         if given:
-            raise UserError(f"{part} does not work in environment '{name}', so remove it.")
+            raise UserError(f"{key} does not work in environment '{name}', so remove it.")
     for stage, settings in recipe.stages.items():
-        if len(periods := settings.periods(recipe.budget)) > 1:
+        if len(periods := settings.budget_periods(recipe.budget)) > 1:
             raise UserError(
                 f"stage '{stage}' changes its budget, and environment '{name}' is opened once with"
                 " one: give it a single budget."
             )
         for period in periods:
-            limits = period.limits
-            if limits.fold or limits.at_limit != "tell" or limits.max_refusals:
+            budget = period.budget
+            if budget.fold or budget.at_limit != "tell" or budget.max_refusals:
                 raise UserError(
                     "budget.fold, budget.at_limit and budget.max_refusals of stage"
                     f" '{stage}' do not work in environment '{name}', so remove them."
@@ -49,6 +49,6 @@ def check_environment(recipe: Recipe) -> None:
             )
         if isinstance(settings, Distil) and settings.teacher.shown is not None:
             raise UserError(
-                f"stage '{stage}' shows its teacher more of a question, which environment '{name}'"
-                " asks itself: remove teacher.shown."
+                f"stage '{stage}' gives its teacher privileged information, but environment"
+                f" '{name}' writes the prompts itself: remove teacher.shown."
             )

@@ -2,9 +2,8 @@
 
 It holds the keys of a recipe that a policy acts under, all of them resolved, `dtype`, in which it
 was trained, `index`, the absolute path of its search index, which is not copied, and `met_tools`:
-whether its training showed it a tool. Whoever opens
-the folder acts under these keys: `ask`, `eval` and `fieldcraft.load` as they are, a recipe whose
-`model` it is where the recipe itself says nothing.
+whether its training showed it a tool. Whoever opens the folder acts under these keys: `ask`, `eval`
+and `fieldcraft.load` as they are, a recipe whose `model` it is where the recipe says nothing.
 """
 
 from __future__ import annotations
@@ -13,105 +12,107 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.environment import of_others
+from fieldcraft.config.environment import is_external_environment
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.recipes.asks import asks_of
-from fieldcraft.recipes.consent import remember, require_consent, require_consent_to_links
+from fieldcraft.recipes.consent import record_own_consent, require_consent, require_consent_to_links
+from fieldcraft.recipes.permissions import find_permission_requests
 from fieldcraft.records.files import write_json
-from fieldcraft.records.reading import Damaged, read_json
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.reading import DamagedFileError, read_json
+from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.types import UserError
 
-FILE = "fieldcraft.json"
-MET_TOOLS = "met_tools"
-PROMPT = ("dialect", "instruction", "system", "template")
+AGENT_FILE = "fieldcraft.json"
+TRAINED_WITH_TOOLS_KEY = "met_tools"
+PROMPT_KEYS = ("dialect", "instruction", "system", "template")
 # What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = (*PROMPT, "environment", "tools", "search", "budget", "max_rows", "correct")
+AGENT_KEYS = (*PROMPT_KEYS, "environment", "tools", "search", "budget", "max_rows", "correct")
 
 
-def write_agent(folder: Path, recipe: Recipe, index: Path | None, *, met_tools: bool) -> None:
+def write_agent_settings(
+    folder: Path, recipe: Recipe, index: Path | None, *, trained_with_tools: bool
+) -> None:
     """Write what the agent of a recipe acts under into the folder of its weights, and whether it
     was trained with tools."""
-    place = None if index is None else str(index.absolute())
-    kept = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **handed_on(recipe)}
-    written = {**kept, "index": place, MET_TOOLS: met_tools}
-    write_json(folder / FILE, written)
-    remember(folder / FILE, written)
+    index_path = None if index is None else str(index.absolute())
+    settings = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **get_agent_settings(recipe)}
+    contents = {**settings, "index": index_path, TRAINED_WITH_TOOLS_KEY: trained_with_tools}
+    write_json(folder / AGENT_FILE, contents)
+    record_own_consent(folder / AGENT_FILE, contents)
 
 
-def handed_on(recipe: Recipe) -> dict[str, Any]:
+def get_agent_settings(recipe: Recipe) -> dict[str, Any]:
     """Return the keys that an agent of this recipe acts under, as plain JSON values."""
-    return {key: value for key, value in dump_recipe(recipe).items() if key in HANDED_ON}
+    return {key: value for key, value in dump_recipe(recipe).items() if key in AGENT_KEYS}
 
 
-def read_agent(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
+def read_agent_settings(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
     """Return the recipe of an exported agent, without stages, and the folder of its index; None
     where a folder holds weights alone.
 
-    Raises UserError for a file that `write_agent` did not write, and ConsentNeeded for what it asks
-    for that the user has not allowed.
+    Raises UserError for a file that `write_agent_settings` did not write, and ConsentRequiredError
+    for what it asks for that the user has not allowed.
     """
-    keys = _read(folder)
+    keys = _read_agent_file(folder)
     if keys is None:
         return None
-    require_consent(folder / FILE, keys)
+    require_consent(folder / AGENT_FILE, keys)
     require_consent_to_links(folder, keys)
     index = keys.pop("index")
-    keys.pop(MET_TOOLS, None)
+    keys.pop(TRAINED_WITH_TOOLS_KEY, None)
     return {**keys, "stages": {}}, None if index is None else Path(index)
 
 
-def exported_met_tools(folder: Path) -> bool:
+def read_trained_with_tools(folder: Path) -> bool:
     """Return whether the training of an exported model showed it a tool; False where a folder holds
-    weights alone. Raises UserError as `read_agent` does."""
-    keys = _read(folder)
-    return keys is not None and bool(keys.get(MET_TOOLS))
+    weights alone. Raises UserError as `read_agent_settings` does."""
+    keys = _read_agent_file(folder)
+    return keys is not None and bool(keys.get(TRAINED_WITH_TOOLS_KEY))
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
-    file = folder / FILE
+def _read_agent_file(folder: Path) -> dict[str, Any] | None:
+    file = folder / AGENT_FILE
     if not file.exists():
         return None
     try:
         keys: dict[str, Any] = read_json(file, dict[str, Any], "export the agent again")
-    except Damaged as error:
-        raise UserError(_no_agent(file)) from error
-    if {"index", *HANDED_ON} - keys.keys():
-        raise UserError(_no_agent(file))
+    except DamagedFileError as error:
+        raise UserError(_describe_invalid_agent(file)) from error
+    if {"index", *AGENT_KEYS} - keys.keys():
+        raise UserError(_describe_invalid_agent(file))
     return keys
 
 
-def _no_agent(file: Path) -> str:
+def _describe_invalid_agent(file: Path) -> str:
     return (
-        f"{file} is not what 'fieldcraft export' writes: export the agent again, or"
-        f" {put_aside(file)} and say yourself how the model is to act."
+        f"{file} was not written by 'fieldcraft export': export the agent again, or"
+        f" {advise_renaming(file)} and set the agent's keys yourself."
     )
 
 
-def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
+def fill_from_model_folder(data: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of a recipe file. Where its `model` is an exported agent, the keys that
     the recipe leaves out are those that the agent acts under.
 
     Its prompt is meant for its dialect, so a recipe with another one takes none of it. What is
     searched is the recipe's own business: only how many passages a search returns is taken.
 
-    Raises UserError as `read_agent` does; of what is not taken nothing needs consent.
+    Raises UserError as `read_agent_settings` does; of what is not taken nothing needs consent.
     """
     model = data.get("model")
-    agent = _read(Path(model)) if isinstance(model, str | Path) else None
+    agent = _read_agent_file(Path(model)) if isinstance(model, str | Path) else None
     if agent is None:
         return data
     if data.get("dialect") is None:  # a recipe that names none takes that of the agent
         data = {key: value for key, value in data.items() if key != "dialect"}
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
-    tools = () if of_others(data.get("environment")) else ("tools",)
-    whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))
+    tools = () if is_external_environment(data.get("environment")) else ("tools",)
+    copied = (*tools, "max_rows", *(PROMPT_KEYS if same_dialect else ()))
     sections = {"search": {"topk": agent["search"]["topk"]}, "budget": agent["budget"]}
-    acts = () if "tools" in data else ("environment",)
-    taken = {key: agent[key] for key in (*acts, *whole) if key not in data}
-    file = Path(str(model), FILE)
-    require_consent(file, agent, asks_of(taken, file.parent))
-    filled = taken | data
+    environment = () if "tools" in data else ("environment",)
+    inherited = {key: agent[key] for key in (*environment, *copied) if key not in data}
+    file = Path(str(model), AGENT_FILE)
+    require_consent(file, agent, find_permission_requests(inherited, file.parent))
+    filled = inherited | data
     for name, section in sections.items():
         own = data.get(name, {})
         filled[name] = {**section, **own} if isinstance(own, Mapping) else own

@@ -8,20 +8,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import shown
+from fieldcraft.config.names import format_short
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.records.paths import at_home
-from fieldcraft.records.reading import parse_yaml, reading
+from fieldcraft.records.paths import expand_home
+from fieldcraft.records.reading import parse_yaml, raise_read_errors
 from fieldcraft.types import UserError
 
-RENAMED: Mapping[str, str] = {
+RENAMED_RECIPES: Mapping[str, str] = {
     "afm-select": "afm-select-web, which drops what a model knows without tools, or"
     " afm-select-code, which drops what a model always solves",
 }
-LIKE = "like"  # names a shipped recipe, whose keys are those that a file does not have
+BASE_KEY = "like"  # names a shipped recipe, whose keys are those that a file does not have
 
 
-def shipped() -> list[str]:
+def list_builtin_recipes() -> list[str]:
     """Return the names of the recipes in the package."""
     folder = resources.files("fieldcraft.recipes")
     return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
@@ -30,53 +30,53 @@ def shipped() -> list[str]:
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the contents of a recipe file, by shipped name or path, merged over those of the
     recipe that it is like. Raises UserError for a file that is not there or cannot be read."""
-    data = _contents(at_home(name))
-    if LIKE not in data:
+    data = _read_contents(expand_home(name))
+    if BASE_KEY not in data:
         return data
-    model = data.pop(LIKE)
-    if model not in shipped():
+    base = data.pop(BASE_KEY)
+    if base not in list_builtin_recipes():
         raise UserError(
-            f"{name} is like {shown(model)}, which is no shipped recipe: use one of"
-            f" {', '.join(shipped())}."
+            f"{name} is like {format_short(base)}, which is not a built-in recipe: use one of"
+            f" {', '.join(list_builtin_recipes())}."
         )
-    return merged(read_recipe(model), data)
+    return deep_merge(read_recipe(base), data)
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both as one. Sections that both have are merged, too; of other keys `above`
+def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both as one. Sections that both have are merged, too; of other keys `override`
     decides."""
-    both = dict(below)
-    for key, value in above.items():
-        old = both.get(key)
+    result = dict(base)
+    for key, value in override.items():
+        old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
-            both[key] = merged(old, value)
+            result[key] = deep_merge(old, value)
         else:
-            both[key] = value
-    return both
+            result[key] = value
+    return result
 
 
-def _contents(name: str) -> dict[str, Any]:
-    if name in shipped():
+def _read_contents(name: str) -> dict[str, Any]:
+    if name in list_builtin_recipes():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
     elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).exists()):
-        with reading(name, "give the path of a YAML file"):
+        with raise_read_errors(name, "give the path of a YAML file"):
             text = Path(name).read_bytes()
-    elif name in RENAMED:
-        raise UserError(f"there is no recipe '{name}' any more: use {RENAMED[name]}.")
+    elif name in RENAMED_RECIPES:
+        raise UserError(f"there is no recipe '{name}' any more: use {RENAMED_RECIPES[name]}.")
     else:
-        near = get_close_matches(name, shipped(), n=1)
-        meant = f"; did you mean '{near[0]}'?" if near else "."
+        similar = get_close_matches(name, list_builtin_recipes(), n=1)
+        advice = f"; did you mean '{similar[0]}'?" if similar else "."
         raise UserError(
             f"there is no recipe '{name}': give a path to a YAML file or one of"
-            f" {', '.join(shipped())}{meant}"
+            f" {', '.join(list_builtin_recipes())}{advice}"
         )
     data = parse_yaml(text, name, "correct the file")
     if not isinstance(data, dict):
-        raise UserError(f"{name} is no YAML mapping with the keys of a recipe: correct the file.")
+        raise UserError(f"{name} is not a YAML mapping with keys of a recipe: correct the file.")
     return data
 
 
-def named_folder(name: str, overrides: list[str]) -> Path:
+def get_default_run_folder(name: str, overrides: list[str]) -> Path:
     """Return the folder of a run of a recipe for which nobody names another one:
     runs/RECIPE[-seedN]. Raises UserError as `load_recipe` does."""
     data = read_recipe(name)

@@ -9,74 +9,80 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.addresses import SecretShown, refuse_secrets
 from fieldcraft.config.collection import TEACHER
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.hub_names import as_placed
+from fieldcraft.config.hub_names import replace_names_with_paths
 from fieldcraft.config.names import (
-    BUILT_IN,
-    VLLM,
-    Kind,
-    PartError,
-    require,
-    short,
-    shown,
-    suggestion,
+    BUILTIN_COMPONENTS,
+    ComponentError,
+    ComponentKind,
+    format_short,
+    get_display_name,
+    suggest_name,
 )
 from fieldcraft.config.recipe import (
     Recipe,
-    evaluations,
-    stage_settings,
-    table_rows,
-    world_settings,
+    make_world_settings_model,
+    resolve_stage_config,
 )
-from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import JudgeModel, World, fields_of
+from fieldcraft.config.sections import WorldConfig, get_recipe_keys
 from fieldcraft.config.stages import Stage
-from fieldcraft.config.teacher import Teacher
-from fieldcraft.recipes.asks import asks_of
-from fieldcraft.recipes.clusters import check_cluster
+from fieldcraft.config.url_secrets import ExposedSecretError, require_no_secrets
+from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.recipes.clusters import require_valid_cluster
 from fieldcraft.recipes.consent import require_consent
-from fieldcraft.recipes.environments import check_environment
-from fieldcraft.recipes.exported import filled_from_model
-from fieldcraft.recipes.fetching import fetched
+from fieldcraft.recipes.environments import require_valid_environment
+from fieldcraft.recipes.exported import fill_from_model_folder
 from fieldcraft.recipes.files import read_recipe
+from fieldcraft.recipes.hub_sources import fetch_sources
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.recipes.questions import check_closed_book, check_questions, check_selection
-from fieldcraft.records.paths import at_home
-from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
+from fieldcraft.recipes.permissions import find_permission_requests
+from fieldcraft.recipes.questions import (
+    require_questions,
+    require_valid_closed_book,
+    require_valid_selection,
+)
+from fieldcraft.recipes.rules import (
+    require_complete_judge,
+    require_known_names,
+    require_single_model,
+    require_valid_collection,
+    require_valid_overlong,
+    require_valid_seeds,
+)
+from fieldcraft.records.paths import expand_home
+from fieldcraft.records.reading import RERUN_ADVICE, raise_read_errors, read_json
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
-RESERVED = (
+RESERVED_STAGE_NAMES = (
     *("world", "start", "index", "engine", "evaluations", "evaluation", "collect", "select"),
-    *(*BUILT_IN[Kind.WORKFLOW], TEACHER, "team", "lone"),
+    *(*BUILTIN_COMPONENTS[ComponentKind.WORKFLOW], TEACHER, "team", "lone"),
 )
-MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
+MAX_NUMBER = 2**32  # no number of a recipe is as large: random generators take seeds below
 
 
-def load_recipe(name: str, overrides: list[str], begun: Path | None = None) -> Recipe:
-    """Return a recipe by shipped name or path, with `key.path=value` overrides; `begun` as in
-    `parse_recipe`.
+def load_recipe(name: str, overrides: list[str], resumed_folder: Path | None = None) -> Recipe:
+    """Return a recipe by shipped name or path, with `key.path=value` overrides; `resumed_folder` as
+    in `parse_recipe`.
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
     data = read_recipe(name)
-    given = {re.split("[.=]", override)[0] for override in overrides}
-    unread = "world" in given or {"world", "tasks"} <= data.keys()
+    overridden = {re.split("[.=]", override)[0] for override in overrides}
+    ignores_world = "world" in overridden or {"world", "tasks"} <= data.keys()
     for override in overrides:
         apply_override(data, override)
-    recipe = parse_recipe(data, begun)
-    if unread and recipe.asks_files and recipe.world is not None:
+    recipe = parse_recipe(data, resumed_folder)
+    if ignores_world and recipe.has_task_files and recipe.world is not None:
         raise UserError(
-            f"the world '{recipe.world.name}' would not be read, because the questions are those of"
-            " tasks=FILE: remove one of the two."
+            f"the world '{recipe.world.name}' would be ignored, because tasks=FILE provides"
+            " the questions: remove one of the two."
         )
     return recipe
 
 
-def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
+def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
     """Return a recipe about a world: the one called `recipe` if its world has this name, else an
     empty one with the world's own defaults, with `key.path=value` overrides.
 
@@ -85,272 +91,151 @@ def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
     data = read_recipe(recipe)
     world = data.get("world")
     if not isinstance(world, dict) or world.get("name") != name:
-        data = {"recipe": short(name), "world": {"name": name}, "stages": {}}
+        data = {"recipe": get_display_name(name), "world": {"name": name}, "stages": {}}
     for override in overrides:
         apply_override(data, override)
     return parse_recipe(data)
 
 
-def parse_recipe(data: dict[str, Any], begun: Path | None = None) -> Recipe:
+def parse_recipe(data: dict[str, Any], resumed_folder: Path | None = None) -> Recipe:
     """Validate the contents of a recipe file, and fetch what it names on a hub. A run that is
-    resumed, in the folder `begun`, keeps the commits that it began with.
+    resumed, in the folder `resumed_folder`, keeps the commits that it began with.
 
     Raises UserError with the first problem."""
-    with reading("the recipe", "write it flatter"):
-        _check_values(data)
-    recipe = build_recipe(filled_from_model(fetched(at_home(data), begun)))
+    with raise_read_errors("the recipe", "write it flatter"):
+        _require_plain_values(data)
+    recipe = build_recipe(fill_from_model_folder(fetch_sources(expand_home(data), resumed_folder)))
     for name in recipe.stages:
         if name == "base" and recipe.model:
             raise UserError(
-                "a stage cannot be called 'base' where a recipe has a model, because the report"
-                " calls the model so: choose another name for the stage."
+                "the stage name 'base' is reserved for the model of the recipe:"
+                " choose another name."
             )
-        if name in RESERVED or not name.replace("-", "").replace("_", "").isalnum():
+        if name in RESERVED_STAGE_NAMES or not name.replace("-", "").replace("_", "").isalnum():
             raise UserError(
                 f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
                 " and _, which becomes that of its folder."
             )
-    check_names(recipe)
-    check_cluster(recipe)
-    _check_seeds(recipe)
+    require_known_names(recipe)
+    require_valid_cluster(recipe)
+    require_valid_seeds(recipe)
     for key in recipe.needs:
         if getattr(recipe, key) is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    graders = {recipe.correct}.union(*(stage.graders for stage in recipe.stages.values()))
-    check_judge(recipe.judge, "judge" in {*graders, recipe.evaluation.verifier})
+    graders = {recipe.correct}.union(*(stage.reward_names for stage in recipe.stages.values()))
+    require_complete_judge(recipe.judge, "judge" in {*graders, recipe.evaluation.verifier})
     keys = ("model", "tasks", "corpus", "demonstrations", "pairs")
     files: dict[str, Path | None] = {key: getattr(recipe, key) for key in keys}
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
     for name, path in files.items():
         if path is not None and not path.exists():
             raise UserError(f"{name}={path} does not exist: give the path of an existing file.")
-    _check_collection(recipe)
-    check_selection(recipe)
-    check_closed_book(recipe)
-    _check_engine(recipe)
-    _check_overlong(recipe)
-    check_environment(recipe)
-    recipe = _with_whole_world(recipe)
-    check_questions(recipe)
+    require_valid_collection(recipe)
+    require_valid_selection(recipe)
+    require_valid_closed_book(recipe)
+    require_single_model(recipe)
+    require_valid_overlong(recipe)
+    require_valid_environment(recipe)
+    recipe = _fill_world_defaults(recipe)
+    require_questions(recipe)
     return recipe
 
 
-def _check_values(value: Any, place: str = "") -> None:
-    """Raise UserError for a key that is no text, and for a number that no setting can be."""
+def _require_plain_values(value: Any, path: str = "") -> None:
+    """Raise UserError for a key that is not text, and for a number that no setting can be."""
     match value:
         case dict():
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    where = f" in '{place}'" if place else ""
-                    raise UserError(f"the key {key}{where} is no text: write it in quotes.")
-                _check_values(inner, f"{place}.{key}".strip("."))
+                    where = f" in '{path}'" if path else ""
+                    raise UserError(f"the key {key}{where} is not a string: quote it.")
+                _require_plain_values(inner, f"{path}.{key}".strip("."))
         case list():
             for inner in value:
-                _check_values(inner, place)
-        case int() | float() if not abs(value) < MOST:
-            raise UserError(f"'{place}' is wrong: {shown(value)} is not a number below {MOST}.")
+                _require_plain_values(inner, path)
+        case int() | float() if not abs(value) < MAX_NUMBER:
+            raise UserError(
+                f"'{path}' is wrong: {format_short(value)} is not a number below {MAX_NUMBER}."
+            )
 
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
     """Return the typed recipe of a mapping. Raises UserError with the first problem, and
-    SecretShown."""
-    data = as_placed(at_home(data))
-    refuse_secrets(data)
+    ExposedSecretError."""
+    data = replace_names_with_paths(expand_home(data))
+    require_no_secrets(data)
     stages = data.get("stages")
-    made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}
+    built = (
+        {n: _build_stage(n, s, stages) for n, s in stages.items()}
+        if isinstance(stages, dict)
+        else {}
+    )
     try:
-        return Recipe.model_validate({**data, **({"stages": made} if made else {})})
+        return Recipe.model_validate({**data, **({"stages": built} if built else {})})
     except ValidationError as error:
-        raise UserError(_sentence(error, Recipe)) from error
+        raise UserError(_describe_error(error, Recipe)) from error
 
 
-def _stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
+def _build_stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
     if not isinstance(data, dict):
         raise UserError(f"stage '{name}' must be a mapping with a type and its settings.")
     if "type" not in data:
-        raise UserError(_lacks(name, "type", stages))
-    settings = stage_settings(str(data["type"]))
+        raise UserError(_describe_missing_key(name, "type", stages))
+    settings = resolve_stage_config(str(data["type"]))
     try:
         return settings.model_validate(data)
     except ValidationError as error:
-        kind, _, place = first_problem(error)
+        kind, _, place = describe_validation_error(error)
         if kind == "missing":
-            raise UserError(_lacks(name, ".".join(_keys(place)), stages)) from error
-        raise UserError(_sentence(error, settings, ("stages", name))) from error
+            raise UserError(
+                _describe_missing_key(name, ".".join(_drop_union_tags(place)), stages)
+            ) from error
+        raise UserError(_describe_error(error, settings, ("stages", name))) from error
 
 
-def _lacks(name: str, key: str, stages: dict[str, Any]) -> str:
-    others = ", ".join(other for other in stages if other != name)
-    return f"stage '{name}' has no '{key}'; the other stages are {others or 'none'}."
+def _describe_missing_key(name: str, key: str, stages: dict[str, Any]) -> str:
+    other_stages = ", ".join(other for other in stages if other != name)
+    return f"stage '{name}' has no '{key}'; the other stages are {other_stages or 'none'}."
 
 
-def _with_whole_world(recipe: Recipe) -> Recipe:
+def _fill_world_defaults(recipe: Recipe) -> Recipe:
     """Return the recipe with every setting of its world, those by default too."""
     if recipe.world is None:
         return recipe
-    known_settings = world_settings(recipe.world.name)
+    known_settings = make_world_settings_model(recipe.world.name)
     try:
         settings = known_settings.model_validate(recipe.world.settings)
     except ValidationError as error:
-        raise UserError(_sentence(error, known_settings, ("world",))) from error
-    world = World(name=recipe.world.name, **settings.model_dump(mode="json"))
+        raise UserError(_describe_error(error, known_settings, ("world",))) from error
+    world = WorldConfig(name=recipe.world.name, **settings.model_dump(mode="json"))
     return recipe.model_copy(update={"world": world})
 
 
-def check_names(recipe: Recipe) -> None:
-    """Raise UserError for a name that stands for nothing, and for stages that others start from, or
-    that are rows of a table or compared in it, and do not exist."""
-    if recipe.dialect is not None:
-        require(Kind.DIALECT, recipe.dialect)
-    require(Kind.ENGINE, recipe.engine.name)
-    require(Kind.ENVIRONMENT, recipe.environment.name)
-    for tool in recipe.tools:
-        require(Kind.TOOL, tool.name)
-    if recipe.teacher.team is not None:
-        require(Kind.TEAM, recipe.teacher.team)
-    called: dict[str, str] = {"base": "the first model"}
-    for workflow in recipe.evaluation.workflows:
-        require(Kind.WORKFLOW, workflow)
-        row = short(workflow)
-        if row in called:
-            raise UserError(
-                f"the workflow '{workflow}' and {called[row]} would both be the row '{row}' of the"
-                " report: give the function another name."
-            )
-        called[row] = f"the workflow '{workflow}'"
-        if row in recipe.stages:
-            raise UserError(
-                f"the workflow '{workflow}' and a stage are both called '{short(workflow)}': choose"
-                " another name for the stage."
-            )
-    earlier = ["start"]
-    for name, stage in recipe.stages.items():
-        if stage.start is not None and stage.start not in earlier:
-            raise UserError(
-                f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
-                f" one of {', '.join(earlier)}."
-            )
-        for read in stage.reads_stages:
-            if read not in earlier:
-                raise UserError(
-                    f"stage '{name}' reads the model of '{read}', which does not come before it:"
-                    f" use one of {', '.join(earlier)}."
-                )
-        earlier.append(name)
-    for title, name in recipe.rows.items():
-        if name not in evaluations(recipe):
-            raise UserError(
-                f"row '{title}' shows '{name}', which is never evaluated: use one of"
-                f" {', '.join(evaluations(recipe))}."
-            )
-    for title, pair in recipe.comparisons.items():
-        for row in pair:
-            if row not in table_rows(recipe):
-                raise UserError(
-                    f"the comparison '{title}' names the row '{row}', which the table does not"
-                    f" have; {suggestion(row, table_rows(recipe))}"
-                )
-
-
-def _check_collection(recipe: Recipe) -> None:
-    teacher = recipe.teacher
-    asked = recipe.select is not None and recipe.select.toolless == TEACHER
-    if "team" in recipe.evaluation.teachers and teacher.team is None:
-        raise UserError("evaluation.teachers names the team, so set teacher.team, as in afm.")
-    if recipe.collect is None:
-        if teacher != Teacher() and not (asked or recipe.evaluation.teachers):
-            raise UserError(
-                "teacher is only for a recipe with collect, select.toolless=teacher or"
-                " evaluation.teachers: use the recipe autocoa-data, or afm-data."
-            )
-        if asked and teacher.model is None:
-            raise UserError("select.toolless=teacher needs the name of a model: set teacher.model.")
-        return
-    if recipe.stages:
-        raise UserError(
-            "a recipe with collect has no stages: train in a second run, with demonstrations= and"
-            " pairs= of the files that this one writes."
-        )
-    for key, given in {
-        "at_limit": recipe.budget.at_limit != "tell",
-        "max_refusals": recipe.budget.max_refusals,
-    }.items():
-        if given:
-            raise UserError(
-                f"a teacher ends by itself, so budget.{key} changes nothing with collect: remove"
-                " it."
-            )
-    named = teacher.url is not None or teacher.seats or recipe.asks_files
-    if teacher.model is None and named:
-        raise UserError(
-            "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
-            " folder of a checkpoint."
-        )
-
-
-def _check_engine(recipe: Recipe) -> None:
-    """Raise UserError for a second model beside vLLM, which holds one at a time, so nothing else
-    can be sampled beside it."""
-    frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
-    if recipe.engine.name == VLLM and frozen:
-        raise UserError(
-            f"stage '{frozen[0]}' has simulator: frozen, a second model that is sampled beside the"
-            " policy, and engine: vllm holds one at a time: use engine=local, or another simulator."
-        )
-
-
-def _check_overlong(recipe: Recipe) -> None:
-    """Raise UserError for a length penalty whose limit no rollout can reach."""
-    for name, stage in recipe.stages.items():
-        if isinstance(stage, Rl) and stage.overlong_penalty:
-            try:
-                for period in stage.periods(recipe.budget):
-                    stage.overlong_span(period.limits)
-            except ValueError as error:
-                raise UserError(f"in stage '{name}' {error}.") from error
-
-
-def _check_seeds(recipe: Recipe) -> None:
-    if len(set(recipe.seeds)) < len(recipe.seeds):
-        raise UserError(f"seeds={list(recipe.seeds)} names a seed twice: give each one once.")
-    if recipe.seeds and recipe.seed:
-        raise UserError(
-            f"seed={recipe.seed} is one run and seeds={list(recipe.seeds)} several: for one alone"
-            " set seeds=[] as well."
-        )
-    if recipe.seeds and not recipe.stages:
-        raise UserError(
-            f"the recipe '{recipe.recipe}' trains nothing, so there is no table over"
-            f" seeds={list(recipe.seeds)}: run it with seed=N for each."
-        )
-
-
-def check_judge(judge: JudgeModel, needed: bool) -> None:
-    """Raise UserError for a judge named by half, or not at all where one is needed."""
-    named = [judge.url is not None, judge.model is not None]
-    if any(named) != all(named) or (needed and not any(named)):
-        raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
-
-
-def recipe_of_run(run: Path) -> Recipe:
+def load_run_recipe(run: Path) -> Recipe:
     """Return the recipe that a run folder was made with; the files it names may be gone by now.
 
-    Raises UserError if the folder is not one run's, or one of another version's, PartError where a
-    part of the user's cannot be imported here, and ConsentNeeded for modules of others: to read a
-    recipe, and to show a run, may import what it names.
+    Raises UserError if the folder is not one run's, or one of another version's, ComponentError
+    where a part of the user's cannot be imported here, and ConsentRequiredError for modules of
+    others: to read a recipe, and to show a run, may import what it names.
     """
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
-    data = read_json(file, dict[str, Any], MAKE_ANEW)
-    require_consent(file, data, [ask for ask in asks_of(data, run) if ask.name == "module"])
+    data = read_json(file, dict[str, Any], RERUN_ADVICE)
+    require_consent(
+        file, data, [ask for ask in find_permission_requests(data, run) if ask.name == "module"]
+    )
     try:
         recipe = build_recipe(data)
-    except (PartError, SecretShown):  # a part of the user's is not where it was when the run began
+    except (
+        ComponentError,
+        ExposedSecretError,
+    ):  # a part of the user's is not where it was when the run began
         raise
     except UserError as error:
         raise UserError(
-            f"{run} was made by another version of fieldcraft: use that version or run it anew."
+            f"{run} was written by another version of fieldcraft: use that version, or"
+            " start a new run."
         ) from error
     if recipe.seeds:
         raise UserError(
@@ -360,37 +245,38 @@ def recipe_of_run(run: Path) -> Recipe:
     return recipe
 
 
-def _sentence(
+def _describe_error(
     error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
 ) -> str:
     """Return a sentence about the key that pydantic complains of first; `prefix` is the place of
     the section in the recipe."""
-    kind, clause, loc = first_problem(error)
-    parts = _keys(loc)
-    place = ".".join([*prefix, *parts])
+    kind, clause, location = describe_validation_error(error)
+    parts = _drop_union_tags(location)
+    path = ".".join([*prefix, *parts])
     if kind == "extra_forbidden":
         above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
         return (
-            f"unknown key '{place}'; {suggestion(parts[-1], keys_of(section, parts[:-1]), above)}"
+            f"unknown key '{path}'; "
+            f"{suggest_name(parts[-1], list_section_keys(section, parts[:-1]), above)}"
         )
     if kind == "missing":
-        return f"'{place}' is missing: give it a value."
-    return f"'{place}' is wrong: {clause}."
+        return f"'{path}' is missing: give it a value."
+    return f"'{path}' is wrong: {clause}."
 
 
-def _keys(place: Sequence[str | int]) -> list[str]:
+def _drop_union_tags(path: Sequence[str | int]) -> list[str]:
     """Return the place where pydantic found a problem, without the kinds of weight that it tells
     apart."""
-    return [str(part) for part in place if part not in ("float", "Weighted")]
+    return [str(part) for part in path if part not in ("float", "RewardConfig")]
 
 
-def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
+def list_section_keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
     """Return the keys that a section, or one inside it, may have."""
-    for part in parts:
-        annotation = fields_of(section)[part].annotation
+    for key in path:
+        annotation = get_recipe_keys(section)[key].annotation
         section = next(  # a section, or one that may be null
-            kind
-            for kind in (annotation, *get_args(annotation))
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
+            candidate
+            for candidate in (annotation, *get_args(annotation))
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel)
         )
-    return list(fields_of(section))
+    return list(get_recipe_keys(section))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fieldcraft.config.names import shown
+from fieldcraft.config.names import format_short
 from fieldcraft.records.reading import parse_yaml
 from fieldcraft.types import UserError
 
-NAMED = "engine"  # a part that a recipe may name by text alone; a setting needs a section
+SHORTHAND_KEY = "engine"  # a part that a recipe may name by text alone; a setting needs a section
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
@@ -19,17 +19,17 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
     *parents, last = key.split(".")
     node: Any = data
-    if parents == [NAMED] and isinstance(data.get(NAMED), str):
-        data[NAMED] = {"name": data[NAMED]}
+    if parents == [SHORTHAND_KEY] and isinstance(data.get(SHORTHAND_KEY), str):
+        data[SHORTHAND_KEY] = {"name": data[SHORTHAND_KEY]}
     for parent in parents:
         if isinstance(node, dict):
             node.setdefault(parent, {})
-        node = node[_place(node, parent, key)]
-    name = _place(node, last, key)
-    node[name] = parse_yaml(value, f"the value of '{shown(override)[1:-1]}'", "quote it")
+        node = node[_resolve_key(node, parent, key)]
+    name = _resolve_key(node, last, key)
+    node[name] = parse_yaml(value, f"the value of '{format_short(override)[1:-1]}'", "quote it")
 
 
-def _place(node: Any, name: str, key: str) -> str | int:
+def _resolve_key(node: Any, name: str, key: str) -> str | int:
     """Return the place of the part `name` of a key in a section, or, as a number from 0, in a
     list."""
     if isinstance(node, list):

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from fieldcraft.config.names import Kind, known, suggestion
-from fieldcraft.config.recipe import Recipe, closed_book_model, split_titles
+from fieldcraft.config.names import ComponentKind, list_registered, suggest_name
+from fieldcraft.config.recipe import Recipe, get_closed_book_model, get_split_titles
 from fieldcraft.types import UserError
 
 
-def check_questions(recipe: Recipe) -> None:
+def require_questions(recipe: Recipe) -> None:
     """Raise UserError for a recipe without questions, or with questions of splits that do not
     exist."""
-    if recipe.world is None and not recipe.asks_files and not recipe.environment.of_others:
+    if recipe.world is None and not recipe.has_task_files and not recipe.environment.is_external:
         raise UserError(
             f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
-            f" of {', '.join(known(Kind.WORLD))}."
+            f" of {', '.join(list_registered(ComponentKind.WORLD))}."
         )
-    if not recipe.asks_files:
-        _check_no_files(recipe)
+    if not recipe.has_task_files:
+        _require_no_files(recipe)
     if recipe.evaluation.tasks and recipe.tasks is None:
-        _check_evaluated_alone(recipe)
-    splits = _splits(recipe)
+        _require_training_tasks(recipe)
+    splits = _list_splits(recipe)
     for name in recipe.evaluation.splits:
         if name not in splits:
-            advice = suggestion(name, splits, "evaluation.splits.")
+            advice = suggest_name(name, splits, "evaluation.splits.")
             raise UserError(f"unknown key 'evaluation.splits.{name}'; {advice}")
-    sizes = recipe.evaluation.sizes
+    sizes = recipe.evaluation.split_sizes
     if recipe.tasks is not None and not recipe.evaluation.tasks and not sizes.get("heldout"):
         raise UserError(
             "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on, or"
@@ -32,7 +32,7 @@ def check_questions(recipe: Recipe) -> None:
         )
 
 
-def _check_no_files(recipe: Recipe) -> None:
+def _require_no_files(recipe: Recipe) -> None:
     """Raise UserError for files that are not read: a world or an environment has passages and
     demonstrations of its own."""
     own = {key: getattr(recipe, key) for key in ("corpus", "demonstrations", "pairs")}
@@ -44,32 +44,34 @@ def _check_no_files(recipe: Recipe) -> None:
             )
 
 
-def _splits(recipe: Recipe) -> list[str]:
+def _list_splits(recipe: Recipe) -> list[str]:
     """Return the splits that an evaluation can ask."""
     files = recipe.evaluation.tasks
-    own = () if files else split_titles(recipe)
-    cut = recipe.tasks is not None or not (files or recipe.world)
-    return sorted({*files, *own, *(["heldout"] if cut else [])})
+    own = () if files else get_split_titles(recipe)
+    has_heldout = recipe.tasks is not None or not (files or recipe.world)
+    return sorted({*files, *own, *(["heldout"] if has_heldout else [])})
 
 
-def _check_evaluated_alone(recipe: Recipe) -> None:
+def _require_training_tasks(recipe: Recipe) -> None:
     """Raise UserError for files of evaluations without `tasks` where the recipe needs questions to
     train on."""
-    if recipe.world is not None or recipe.environment.of_others:
+    if recipe.world is not None or recipe.environment.is_external:
         raise UserError(
             "evaluation.tasks replaces the questions of a world or an environment, so the questions"
             " to train on must be your own, too: give tasks=FILE, or remove evaluation.tasks."
         )
-    asking = [f"stage '{name}'" for name, s in recipe.stages.items() if s.kind != "supervised"]
-    asking += ["select"] if recipe.select is not None else []
-    asking += ["collect"] if recipe.collect is not None else []
-    if asking:
+    needing_tasks = [
+        f"stage '{name}'" for name, s in recipe.stages.items() if s.kind != "supervised"
+    ]
+    needing_tasks += ["select"] if recipe.select is not None else []
+    needing_tasks += ["collect"] if recipe.collect is not None else []
+    if needing_tasks:
         raise UserError(
-            f"{asking[0]} needs questions beside those of evaluation.tasks: give tasks=FILE."
+            f"{needing_tasks[0]} needs questions beside those of evaluation.tasks: give tasks=FILE."
         )
 
 
-def check_selection(recipe: Recipe) -> None:
+def require_valid_selection(recipe: Recipe) -> None:
     """Raise UserError where what is selected by is not there before reinforcement learning
     begins."""
     if recipe.select is None:
@@ -84,25 +86,25 @@ def check_selection(recipe: Recipe) -> None:
         )
     first = kinds.index("rl") if kinds else 0
     models = ["start", *list(recipe.stages)[:first]]
-    for name in sorted(recipe.select.reads):
+    for name in sorted(recipe.select.sampled_models):
         if name not in models:
             raise UserError(
-                f"select samples the model of '{name}', which is not there before reinforcement"
-                f" learning begins: use one of {', '.join(models)}."
+                f"select samples the model of '{name}', which does not exist before the first"
+                f" rl stage: use one of {', '.join(models)}."
             )
 
 
-def check_closed_book(recipe: Recipe) -> None:
+def require_valid_closed_book(recipe: Recipe) -> None:
     """Raise UserError where nothing reads what is measured, or the model that is asked is not
     there."""
     if recipe.closed_book is None:
         return
-    if recipe.environment.of_others or not (recipe.stages or recipe.model):
+    if recipe.environment.is_external or not (recipe.stages or recipe.model):
         raise UserError(
             "closed_book asks the questions of evaluations and stages without tools, and this"
             " recipe has none that can be asked so: remove it."
         )
-    model, models = closed_book_model(recipe), ["start", *recipe.stages]
+    model, models = get_closed_book_model(recipe), ["start", *recipe.stages]
     if model not in models:
         raise UserError(
             f"closed_book samples the model of '{model}', which is not there: use one of"

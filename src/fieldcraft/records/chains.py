@@ -12,39 +12,39 @@ from itertools import pairwise
 from fieldcraft.types import Author, Segment, Trajectory
 
 
-def chains(trajectory: Trajectory) -> list[list[Segment]]:
+def split_chains(trajectory: Trajectory) -> list[list[Segment]]:
     """Return the segments of each chain, in order; at least one chain."""
-    places = [0, *trajectory.folds, len(trajectory.segments)]
-    return [trajectory.segments[begin:end] for begin, end in pairwise(places)]
+    boundaries = [0, *trajectory.folds, len(trajectory.segments)]
+    return [trajectory.segments[start:end] for start, end in pairwise(boundaries)]
 
 
-def context(trajectory: Trajectory) -> list[int]:
+def get_context_ids(trajectory: Trajectory) -> list[int]:
     """Return the ids of the last chain: all that the policy reads when it writes the next token."""
-    return ids_of(chains(trajectory)[-1])
+    return concat_ids(split_chains(trajectory)[-1])
 
 
-def ids_of(segments: Iterable[Segment]) -> list[int]:
+def concat_ids(segments: Iterable[Segment]) -> list[int]:
     return [i for segment in segments for i in segment.ids]
 
 
-def turns_of(segments: Iterable[Segment]) -> list[str]:
+def get_policy_turns(segments: Iterable[Segment]) -> list[str]:
     """Return the texts that the policy wrote in these segments, oldest first."""
     return [segment.text for segment in segments if segment.author is Author.POLICY]
 
 
-def longest_chain(trajectory: Trajectory) -> int:
+def count_max_chain_tokens(trajectory: Trajectory) -> int:
     """Return the number of tokens of the longest chain, which `budget.total_tokens` limits."""
-    return max(len(ids_of(chain)) for chain in chains(trajectory))
+    return max(len(concat_ids(chain)) for chain in split_chains(trajectory))
 
 
-def check_folds(trajectory: Trajectory) -> None:
+def validate_folds(trajectory: Trajectory) -> None:
     """Raise ValueError for folds that no rollout can have: each is the place of a prompt after what
     the policy wrote last, and they ascend."""
-    before = 0
-    for place in trajectory.folds:
-        if not before < place < len(trajectory.segments):
+    previous = 0
+    for fold in trajectory.folds:
+        if not previous < fold < len(trajectory.segments):
             raise ValueError("its folds are not ascending places of segments")
-        summary, prompt = trajectory.segments[place - 1 : place + 1]
+        summary, prompt = trajectory.segments[fold - 1 : fold + 1]
         if (summary.author, prompt.author) != (Author.POLICY, Author.PROMPT):
             raise ValueError("one of its folds is not between a summary and a prompt")
-        before = place
+        previous = fold

@@ -1,7 +1,7 @@
 """Events of a run, which any subscriber can follow.
 
-A run tells one sink. The terminal and the metrics file are subscribers like any other, so that a
-page or a program can follow a run in the same way.
+A run emits its events to one bus. The terminal and the metrics file are subscribers like any other,
+so that a page or a program can follow a run in the same way.
 """
 
 from __future__ import annotations
@@ -17,98 +17,107 @@ from fieldcraft.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class PartStarted:
-    """A stage, an evaluation or a collection begins or is resumed: it `counts` to `total`."""
+class PhaseStarted:
+    """A stage, an evaluation or a collection begins or is resumed; it counts `unit` up to
+    `total`."""
 
-    part: str
+    phase: str
     total: int
-    counts: Literal["steps", "questions", "jobs"]
+    unit: Literal["steps", "questions", "jobs"]
 
 
 @dataclass(frozen=True, slots=True)
-class StepDone:
-    """A step of a stage: its metrics. `metrics` is the file that they belong to."""
+class StepCompleted:
+    """A step of a stage: its metrics. `metrics_file` is the file that they belong to."""
 
-    part: str
+    phase: str
     row: dict[str, Any]
-    metrics: Path
+    metrics_file: Path
 
 
 @dataclass(frozen=True, slots=True)
-class TrajectoryDone:
+class TrajectoryCompleted:
     """A rollout has ended. In an evaluation it has its rewards; in training they follow when its
     group is complete."""
 
-    part: str
+    phase: str
     trajectory: Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class JobsDone:
+class JobsCompleted:
     """The number of jobs of a collection that are done, with figures to show."""
 
-    part: str
+    phase: str
     done: int
-    figures: str
+    details: str
 
 
 @dataclass(frozen=True, slots=True)
-class PartEnded:
+class PhaseEnded:
     """A part is complete, or was left by an exception."""
 
-    part: str
+    phase: str
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationCompleted:
     """The summary of an evaluation that is now on disk."""
 
-    part: str
+    phase: str
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LogMessage:
     """A line for the reader."""
 
     text: str
 
 
-Event = PartStarted | StepDone | TrajectoryDone | JobsDone | PartEnded | Evaluated | Said
-Sink = Callable[[Event], None]
+Event = (
+    PhaseStarted
+    | StepCompleted
+    | TrajectoryCompleted
+    | JobsCompleted
+    | PhaseEnded
+    | EvaluationCompleted
+    | LogMessage
+)
+EventHandler = Callable[[Event], None]
 
 
 @contextmanager
-def during(
-    emit: Sink, part: str, total: int, counts: Literal["steps", "questions", "jobs"]
+def track_phase(
+    emit: EventHandler, phase: str, total: int, unit: Literal["steps", "questions", "jobs"]
 ) -> Iterator[None]:
-    """Tell the sink that a part begins and, however the block is left, that it ends."""
-    emit(PartStarted(part, total, counts))
+    """Emit the start of a phase and, however the block is left, its end."""
+    emit(PhaseStarted(phase, total, unit))
     try:
         yield
     finally:
-        emit(PartEnded(part))
+        emit(PhaseEnded(phase))
 
 
-def nobody(event: Event) -> None:
-    """Ignore an event: a sink without subscribers."""
+def ignore_event(event: Event) -> None:
+    """Ignore an event: a handler that does nothing."""
 
 
 @dataclass(frozen=True)
-class Events:
-    """The sink of a run: every subscriber is told of every event, in the order of subscription."""
+class EventBus:
+    """The events of a run: every subscriber gets every event, in the order of subscription."""
 
-    subscribers: list[Sink] = field(default_factory=list)
+    handlers: list[EventHandler] = field(default_factory=list)
 
-    def subscribe(self, subscriber: Sink) -> None:
-        self.subscribers.append(subscriber)
+    def subscribe(self, handler: EventHandler) -> None:
+        self.handlers.append(handler)
 
     def __call__(self, event: Event) -> None:
-        for subscriber in self.subscribers:
-            subscriber(event)
+        for handler in self.handlers:
+            handler(event)
 
 
 def write_metrics(event: Event) -> None:
     """Append the metrics of every step to their file of JSON lines."""
-    if isinstance(event, StepDone):
-        MetricsLog(event.metrics).append(event.row)
+    if isinstance(event, StepCompleted):
+        MetricsLog(event.metrics_file).append(event.row)

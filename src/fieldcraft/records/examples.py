@@ -22,17 +22,17 @@ class QuestionExample:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationExample:
-    """A demonstration of a stage: the trajectory whose tokens by `trained` carry loss, or the
-    reason why it is left out. `name` says of which data it is."""
+    """A demonstration of a stage: the trajectory whose tokens by `trained_authors` carry loss, or
+    the reason why it is left out. `name` says of which data it is."""
 
     name: str
-    trained: frozenset[Author] = frozenset()
+    trained_authors: frozenset[Author] = frozenset()
     trajectory: Trajectory | None = None
-    left_out: str = ""
+    rejection_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class DataExamples:
     """Examples of a run's data. `tokenizer` is that of its prompts, None where there are none."""
 
     questions: list[QuestionExample]

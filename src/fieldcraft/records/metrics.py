@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from fieldcraft.records.files import append_text, finite_or_null, write_text
-from fieldcraft.records.reading import Damaged, reading, whole
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.files import append_text, replace_nonfinite, write_text
+from fieldcraft.records.reading import DamagedFileError, parse_finite_int, raise_read_errors
+from fieldcraft.records.remedies import advise_renaming
 
-Value = float | str | bool | None | list[Any] | dict[str, Any]
+MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
 
 
-class Row(BaseModel):
+class MetricsRow(BaseModel):
     """Keys that a row must hold."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    __pydantic_extra__: dict[str, Value]
+    __pydantic_extra__: dict[str, MetricValue]
 
     step: int
     seconds: float = 0.0
@@ -32,43 +32,46 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def rows(self) -> list[dict[str, Any]]:
+    def read_rows(self) -> list[dict[str, Any]]:
         """Return all complete rows, without one that a kill cut short. Raises UserError for a file
         of something else."""
         if not self.path.exists():
             return []
-        with reading(self.path, self._advice):
+        with raise_read_errors(self.path, self._repair_advice):
             text = self.path.read_bytes()
             lines = text[: text.rfind(b"\n") + 1].decode().splitlines()
-            rows: list[dict[str, Any]] = [json.loads(line, parse_int=whole) for line in lines]
-            _ROWS.validate_python(rows)
+            rows: list[dict[str, Any]] = [
+                json.loads(line, parse_int=parse_finite_int) for line in lines
+            ]
+            _ROWS_ADAPTER.validate_python(rows)
         return rows
 
     @property
-    def _advice(self) -> str:
-        return f"{put_aside(self.path.parent)} to train this stage again"
+    def _repair_advice(self) -> str:
+        return f"{advise_renaming(self.path.parent)} to train this stage again"
 
-    def rewind(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Drop the rows of steps that will be repeated. Raises UserError if one is missing of the
         `step` steps before."""
-        kept = [row for row in self.rows() if row["step"] < step]
-        if len(kept) != step:
-            raise Damaged(
-                f"{self.path} holds {len(kept)} rows for {step} finished steps; {self._advice}."
+        remaining = [row for row in self.read_rows() if row["step"] < step]
+        if len(remaining) != step:
+            raise DamagedFileError(
+                f"{self.path} holds {len(remaining)} rows for {step} finished steps; "
+                f"{self._repair_advice}."
             )
-        write_text(self.path, map(_line, kept))
+        write_text(self.path, map(_render_row, remaining))
 
     def append(self, row: dict[str, Any]) -> None:
-        append_text(self.path, _line(row))
+        append_text(self.path, _render_row(row))
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _render_row(row: Mapping[str, Any]) -> str:
     """Return a row as a line of JSON; a metric that is not finite is null, because it could not be
     computed."""
-    return f"{json.dumps(finite_or_null(row), allow_nan=False)}\n"
+    return f"{json.dumps(replace_nonfinite(row), allow_nan=False)}\n"
 
 
-def broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None:
+def describe_broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None:
     """Return a sentence about the rollouts of a stage that ended in an exception; None without.
 
     `rows` are those of the steps so far; the shares of their rollouts are averaged over steps.
@@ -85,4 +88,4 @@ def broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None
     )
 
 
-_ROWS = TypeAdapter(list[Row])
+_ROWS_ADAPTER = TypeAdapter(list[MetricsRow])

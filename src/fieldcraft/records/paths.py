@@ -10,30 +10,30 @@ import re
 from pathlib import Path
 from typing import TypeVar
 
-HOME = "~/"
-CHECKPOINTS = "step-*[0-9]"  # in the folder of a stage; one that was put aside ends otherwise
-_OPTION = re.compile(r"(--?[\w-]+=|[\w.]+=|)(~/.*)", re.DOTALL)
+HOME_PREFIX = "~/"
+CHECKPOINT_GLOB = "step-*[0-9]"  # in the folder of a stage; one that was put aside ends otherwise
+_OPTION_REGEX = re.compile(r"(--?[\w-]+=|[\w.]+=|)(~/.*)", re.DOTALL)
 
 T = TypeVar("T")
 
 
-def at_home(value: T) -> T:
+def expand_home(value: T) -> T:
     """Return the same value with every path and text in it that begins with ~/ below the user's
     home."""
     found: object = value
     match value:
-        case str() if value.startswith(HOME):
+        case str() if value.startswith(HOME_PREFIX):
             found = str(Path(value).expanduser())
-        case Path() if str(value).startswith(HOME):
+        case Path() if str(value).startswith(HOME_PREFIX):
             found = value.expanduser()
         case dict():
-            found = {key: at_home(inner) for key, inner in value.items()}
+            found = {key: expand_home(inner) for key, inner in value.items()}
         case list():
-            found = [at_home(inner) for inner in value]
+            found = [expand_home(inner) for inner in value]
     return found  # type: ignore[return-value]
 
 
-def argument_at_home(argument: str) -> str:
+def expand_home_in_argument(argument: str) -> str:
     """Return an argument of the command line, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
-    found = _OPTION.fullmatch(argument)
-    return f"{found[1]}{at_home(found[2])}" if found else argument
+    found = _OPTION_REGEX.fullmatch(argument)
+    return f"{found[1]}{expand_home(found[2])}" if found else argument

@@ -13,38 +13,38 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import cause_of
-from fieldcraft.records.remedies import obstacle
+from fieldcraft.config.names import describe_exception
+from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.records.remedies import describe_access_error
 from fieldcraft.types import UserError
 
-MOST_SHOWN = 160  # characters of what a parser says
-MAKE_ANEW = "restore the file, or run the recipe anew in another folder"
+MAX_MESSAGE_CHARS = 160  # characters of what a parser says
+RERUN_ADVICE = "restore the file, or run the recipe in another folder"
 
 
-class Damaged(UserError):
+class DamagedFileError(UserError):
     """A file is not there, or holds something else than it should."""
 
 
 @contextmanager
-def reading(what: Path | str, advice: str) -> Iterator[None]:
-    """Read the file `what` in the block, and make of it what it is for, but nothing else.
+def raise_read_errors(source: Path | str, advice: str) -> Iterator[None]:
+    """Read the file `source` in the block, and make of it what it is for, but nothing else.
 
-    Raises Damaged for whatever is raised there: what is wrong, and the advice what to do. A file
-    that may not be read, or that the machine does not give, is not damaged: a UserError has its own
-    remedy.
+    Raises DamagedFileError for whatever is raised there: what is wrong, and the advice what to do.
+    A file that may not be read, or that the machine does not give, is not damaged: a UserError has
+    its own remedy.
     """
     try:
         yield
     except (UserError, MemoryError):
         raise
     except Exception as error:  # parsers raise what they like: that of tokenizers, Exception itself
-        if sentence := obstacle(what, error):
+        if sentence := describe_access_error(source, error):
             raise UserError(sentence) from error
-        raise Damaged(f"{what} {fault(error)}; {advice}.") from error
+        raise DamagedFileError(f"{source} {describe_fault(error)}; {advice}.") from error
 
 
-def fault(error: Exception) -> str:
+def describe_fault(error: Exception) -> str:
     """Return the end of a sentence that begins with the name of a file: what is wrong with it."""
     match error:
         case FileNotFoundError():
@@ -64,64 +64,68 @@ def fault(error: Exception) -> str:
         case yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(line=line)):
             return f"is not valid YAML ({problem}, line {line + 1})"
         case yaml.YAMLError():
-            return f"is not valid YAML ({_short(str(error))})"
+            return f"is not valid YAML ({_shorten(str(error))})"
         case ValidationError():
-            _, clause, place = first_problem(error)
-            where = f"{'.'.join(map(str, place))}: " if place else ""
-            return f"holds something else than it should ({_short(where + clause)})"
+            _, clause, path = describe_validation_error(error)
+            location = f"{'.'.join(map(str, path))}: " if path else ""
+            return f"has unexpected contents ({_shorten(location + clause)})"
         case KeyError():
             return f"lacks {error}"
         case OSError(strerror=str(reason)):
             return f"cannot be read ({reason})"
-    return f"cannot be read ({_short(cause_of(error))})"
+    return f"cannot be read ({_shorten(describe_exception(error))})"
 
 
-def _short(text: str) -> str:
-    return shorten(text, MOST_SHOWN, placeholder=" ...")
+def _shorten(text: str) -> str:
+    return shorten(text, MAX_MESSAGE_CHARS, placeholder=" ...")
 
 
 def require_file(path: Path, advice: str) -> None:
-    """Raise Damaged for a path that is no file."""
+    """Raise DamagedFileError for a path that is no file."""
     if not path.exists():
-        raise Damaged(f"{path} does not exist; {advice}.")
+        raise DamagedFileError(f"{path} does not exist; {advice}.")
     if path.is_dir():
-        raise Damaged(f"{path} is a folder, not a file; {advice}.")
+        raise DamagedFileError(f"{path} is a folder, not a file; {advice}.")
 
 
 # -- JSON --------------------------------------------------------------------------------------
 
 
-def read_json(path: Path, shape: Any, advice: str) -> Any:
-    """Return the value in a JSON file, as it is there, once it is known to have the type `shape`.
+def read_json(path: Path, expected_type: Any, advice: str) -> Any:
+    """Return the value in a JSON file, as it is there, once it is known to have the type
+    `expected_type`.
 
-    Raises Damaged, which ends in the advice, for any other file.
+    Raises DamagedFileError, which ends in the advice, for any other file.
     """
-    with reading(path, advice):
+    with raise_read_errors(path, advice):
         value = json.loads(
-            path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=whole
+            path.read_bytes(),
+            parse_constant=_parse_finite_float,
+            parse_float=_parse_finite_float,
+            parse_int=parse_finite_int,
         )
-        TypeAdapter(shape).validate_python(value, strict=True)
+        TypeAdapter(expected_type).validate_python(value, strict=True)
     return value
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is no number that can be computed with")
+        raise ValueError(f"{text[:20]} is not a number that can be computed with")
     return number
 
 
-def whole(text: str) -> int:
+def parse_finite_int(text: str) -> int:
     """Return the integer of a text in JSON. Raises ValueError for one that is too large for a
     float: it is a mistake, and calculations would fail on it."""
-    _finite(text)
+    _parse_finite_float(text)
     return int(text)
 
 
 # -- YAML --------------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """Refuses a key that comes twice in a mapping: PyYAML would keep the last one silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -139,7 +143,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def parse_yaml(text: bytes | str, what: Path | str, advice: str) -> Any:
-    """Return the value that a YAML text stands for. Raises Damaged as `reading` does."""
-    with reading(what, advice):
-        return yaml.load(text, _Loader)
+def parse_yaml(text: bytes | str, source: Path | str, advice: str) -> Any:
+    """Return the value that a YAML text stands for. Raises DamagedFileError as `raise_read_errors`
+    does."""
+    with raise_read_errors(source, advice):
+        return yaml.load(text, _UniqueKeyLoader)

@@ -2,7 +2,7 @@
 
 A step has one short record, whatever it did. The trainer does one thing at a time, so its phases
 are kept as they were. Turns and calls are many and side by side, so of the sampler and of the tools
-it is kept how many rollouts they were busy with, in each of SLOTS equal parts of the step.
+it is kept how many rollouts they were busy with, in each of SLOTS_PER_STEP equal parts of the step.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import append_text
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_renaming
 
-TIMELINE = "timeline.jsonl"  # the file in the folder of a stage
-SLOTS = 60
-Phase = Literal["wait", "train", "publish"]
-Lane = Literal["sampler", "tools"]
-Span = tuple[float, float]  # begin and end, of one clock
+TIMELINE_FILE = "timeline.jsonl"  # the file in the folder of a stage
+SLOTS_PER_STEP = 60
+TrainerPhase = Literal["wait", "train", "publish"]
+Activity = Literal["sampler", "tools"]
+TimeSpan = tuple[float, float]  # begin and end, of one clock
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StepTimes:
     step: int
     began: float
     seconds: float
-    trainer: list[tuple[Phase, float, float]]
+    trainer: list[tuple[TrainerPhase, float, float]]
     sampler: list[float]
     tools: list[float]
 
@@ -51,95 +51,103 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.begin: float | None = None
-        self.phases: list[tuple[Phase, float, float]] = []
-        self.done: dict[Lane, list[Span]] = {"sampler": [], "tools": []}
-        self.running: dict[object, tuple[Lane, float]] = {}
+        self.step_start: float | None = None
+        self.phases: list[tuple[TrainerPhase, float, float]] = []
+        self.finished_spans: dict[Activity, list[TimeSpan]] = {"sampler": [], "tools": []}
+        self.open_spans: dict[object, tuple[Activity, float]] = {}
 
     @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
+    def track_trainer_phase(self, name: TrainerPhase) -> Iterator[None]:
         """Note that the trainer does this while the block runs."""
-        begin = self.clock()
-        self.begin = begin if self.begin is None else self.begin
+        start = self.clock()
+        self.step_start = start if self.step_start is None else self.step_start
         yield
-        self.phases.append((name, begin, self.clock()))
+        self.phases.append((name, start, self.clock()))
 
     @contextmanager
-    def follow(self) -> Iterator[None]:
-        """Measure what `at_work` is told in the block, in the tasks that begin in it, too."""
-        token = _FOLLOWED.set(self)
+    def collect_spans(self) -> Iterator[None]:
+        """Measure what `track_activity` is told in the block, in the tasks that begin in it,
+        too."""
+        token = _ACTIVE_TIMELINE.set(self)
         try:
             yield
         finally:
-            _FOLLOWED.reset(token)
+            _ACTIVE_TIMELINE.reset(token)
 
     @contextmanager
-    def span(self, lane: Lane) -> Iterator[None]:
-        key, begin = object(), self.clock()
-        self.running[key] = lane, begin
+    def track_span(self, activity: Activity) -> Iterator[None]:
+        key, start = object(), self.clock()
+        self.open_spans[key] = activity, start
         try:
             yield
         finally:
-            del self.running[key]
-            self.done[lane].append((begin, self.clock()))
+            del self.open_spans[key]
+            self.finished_spans[activity].append((start, self.clock()))
 
-    def cut(self, step: int) -> StepTimes:
+    def flush_step(self, step: int) -> StepTimes:
         """Return the times since the last cut; a step has at least one phase."""
-        assert self.begin is not None
-        begin, end = self.begin, self.clock()
-        spans = {lane: [*done, *self._unfinished(lane, end)] for lane, done in self.done.items()}
+        assert self.step_start is not None
+        start, end = self.step_start, self.clock()
+        spans = {
+            activity: [*done, *self._list_unfinished(activity, end)]
+            for activity, done in self.finished_spans.items()
+        }
         found = StepTimes(
             step,
-            round(time.time() - (end - begin), 3),
-            round(end - begin, 4),
-            [(name, round(b - begin, 4), round(e - begin, 4)) for name, b, e in self.phases],
-            occupancy(spans["sampler"], begin, end),
-            occupancy(spans["tools"], begin, end),
+            round(time.time() - (end - start), 3),
+            round(end - start, 4),
+            [(name, round(b - start, 4), round(e - start, 4)) for name, b, e in self.phases],
+            compute_occupancy(spans["sampler"], start, end),
+            compute_occupancy(spans["tools"], start, end),
         )
-        self.begin, self.phases = end, []
-        self.done = {lane: [] for lane in self.done}
+        self.step_start, self.phases = end, []
+        self.finished_spans = {activity: [] for activity in self.finished_spans}
         return found
 
-    def _unfinished(self, lane: Lane, end: float) -> list[Span]:
-        return [(begin, end) for where, begin in self.running.values() if where == lane]
+    def _list_unfinished(self, activity: Activity, end: float) -> list[TimeSpan]:
+        return [
+            (start, end)
+            for running_activity, start in self.open_spans.values()
+            if running_activity == activity
+        ]
 
 
-_FOLLOWED: ContextVar[Timeline | None] = ContextVar("followed", default=None)
+_ACTIVE_TIMELINE: ContextVar[Timeline | None] = ContextVar("followed", default=None)
 
 
 @contextmanager
-def at_work(lane: Lane) -> Iterator[None]:
+def track_activity(activity: Activity) -> Iterator[None]:
     """Note that a rollout is with the sampler, or waits for tools, while the block runs."""
-    followed = _FOLLOWED.get()
-    if followed is None:
+    timeline = _ACTIVE_TIMELINE.get()
+    if timeline is None:
         yield
         return
-    with followed.span(lane):
+    with timeline.track_span(activity):
         yield
 
 
-def occupancy(spans: Sequence[Span], begin: float, end: float) -> list[float]:
+def compute_occupancy(spans: Sequence[TimeSpan], start: float, end: float) -> list[float]:
     """Return how many spans there are on average in each slot between two times."""
-    width = (end - begin) / SLOTS
-    covered = [0.0] * SLOTS
+    width = (end - start) / SLOTS_PER_STEP
+    covered = [0.0] * SLOTS_PER_STEP
     if width <= 0:
         return covered
     for first, last in spans:
-        first, last = max(first, begin), min(last, end)
-        slot = int((first - begin) / width)
-        while first < last and slot < SLOTS:
-            edge = min(last, begin + (slot + 1) * width)
+        first, last = max(first, start), min(last, end)
+        slot = int((first - start) / width)
+        while first < last and slot < SLOTS_PER_STEP:
+            edge = min(last, start + (slot + 1) * width)
             covered[slot] += max(edge - first, 0.0)
             first, slot = edge, slot + 1
     return [round(seconds / width, 2) for seconds in covered]
 
 
-def append_times(path: Path, times: StepTimes) -> None:
+def append_step_times(path: Path, times: StepTimes) -> None:
     """Add a step to the file of a stage."""
     append_text(path, _ADAPTER.dump_json(times).decode() + "\n")
 
 
-def read_times(path: Path) -> list[StepTimes]:
+def read_step_times(path: Path) -> list[StepTimes]:
     """Return the steps in their order, without a line that is still being written; none where there
     is no file. Of a step that was repeated, as after a kill, the last time counts.
 
@@ -147,12 +155,12 @@ def read_times(path: Path) -> list[StepTimes]:
     """
     if not path.exists():
         return []
-    advice = f"{put_aside(path)}, and the timeline is left out"
-    with reading(path, advice):
+    advice = f"{advise_renaming(path)}, and the timeline is left out"
+    with raise_read_errors(path, advice):
         text = path.read_bytes()
     steps = {}
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), start=1):
-        with reading(f"{path}, line {number}", advice):
+        with raise_read_errors(f"{path}, line {number}", advice):
             times = _ADAPTER.validate_json(line)
         steps[times.step] = times
     return [steps[number] for number in sorted(steps)]

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from fieldcraft.config.sections import DEFAULT_COST
-from fieldcraft.records.chains import check_folds
+from fieldcraft.config.sections import DEFAULT_CALL_COST
+from fieldcraft.records.chains import validate_folds
 from fieldcraft.records.files import write_text
-from fieldcraft.records.meta import checked_meta
-from fieldcraft.records.reading import reading, require_file
+from fieldcraft.records.meta import validate_meta
+from fieldcraft.records.reading import raise_read_errors, require_file
 from fieldcraft.types import Trajectory
 
 _ADAPTER = TypeAdapter(Trajectory)
 
 # Log-probabilities are float32 of magnitude 0.01 to 20, so six decimals lose nothing real.
 _DECIMALS = 6
-MOST_ID = 2**31  # above it, no tokenizer can be asked
+MAX_TOKEN_ID = 2**31  # above it, no tokenizer can be asked
 
 
 def to_json(trajectory: Trajectory) -> str:
@@ -39,7 +39,7 @@ def to_json(trajectory: Trajectory) -> str:
     for call in record["calls"]:
         if call["fault"] is None:
             del call["fault"]
-        if call["cost"] == DEFAULT_COST:
+        if call["cost"] == DEFAULT_CALL_COST:
             del call["cost"]
     if not trajectory.folds:
         del record["folds"]
@@ -55,13 +55,13 @@ def to_json(trajectory: Trajectory) -> str:
 def from_json(line: str | bytes) -> Trajectory:
     """Return the trajectory of a line of `to_json`. Raises ValueError, such as pydantic's, for
     anything else."""
-    return checked(_ADAPTER.validate_json(line))
+    return validate_trajectory(_ADAPTER.validate_json(line))
 
 
-def checked(trajectory: Trajectory) -> Trajectory:
+def validate_trajectory(trajectory: Trajectory) -> Trajectory:
     """Return a trajectory that was read. Raises ValueError for numbers and `meta` that none can
     have."""
-    checked_meta(trajectory.task.meta)
+    validate_meta(trajectory.task.meta)
     scores = (trajectory.reward, *trajectory.rewards.values())
     seconds = (trajectory.seconds, *(call.seconds for call in trajectory.calls))
     if not all(isfinite(number) for number in (*scores, *seconds) if number is not None):
@@ -70,9 +70,9 @@ def checked(trajectory: Trajectory) -> Trajectory:
     if not all(isfinite(cost) and cost >= 0 for cost in costs):
         raise ValueError("it has costs that are not finite, or below 0")
     for segment in trajectory.segments:
-        if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
+        if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MAX_TOKEN_ID:
             raise ValueError("it has ids that no token has")
-    check_folds(trajectory)
+    validate_folds(trajectory)
     return trajectory
 
 
@@ -91,6 +91,6 @@ def read_trajectories(
     require_file(path, advice)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            with reading(f"{path}, line {number}", advice):
+            with raise_read_errors(f"{path}, line {number}", advice):
                 trajectory = from_json(line)
             yield trajectory

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
-from fieldcraft.records.chains import chains
-from fieldcraft.types import Author, Call, Outcome, Trajectory
+from fieldcraft.records.chains import split_chains
+from fieldcraft.types import Author, CallOutcome, CallRecord, Trajectory
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     PROMPT = "prompt"
     THOUGHT = "thought"
     ACTION = "action"
@@ -28,34 +28,34 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """One block of a transcript. `label` is the tool of an action, what is special about an
     observation ("simulated", "failed", "9 characters cut"), the chain that the prompt after a fold
     begins ("chain 2 of 3"), "given" for a thought that the policy did not write, or "forced" for an
     answer that it was made to give, else empty."""
 
-    kind: Kind
+    kind: EntryKind
     text: str
     label: str = ""
 
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_ESCAPE_REGEX = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 # C0 and C1 controls but for tab and line feed, and the marks that reorder text on the screen.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_TAG = re.compile(r"</?[|｜]?[A-Za-z][\w.:-]*[|｜]?>")
-_MARK = re.compile(rf"{_TAG.pattern}|```\w*|\\boxed\{{")
+_CONTROL_REGEX = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_TAG_REGEX = re.compile(r"</?[|｜]?[A-Za-z][\w.:-]*[|｜]?>")
+_MARK_REGEX = re.compile(rf"{_TAG_REGEX.pattern}|```\w*|\\boxed\{{")
 
 
-def clean(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """Return `text` without terminal escapes, control characters and direction overrides, so that
     text of a model or a web page can be shown safely."""
-    return _CONTROL.sub("", _ESCAPE.sub("", text))
+    return _CONTROL_REGEX.sub("", _ESCAPE_REGEX.sub("", text))
 
 
 def split_tags(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the pieces of `text` in order, each with whether it is a tag like `<think>`."""
     end = 0
-    for match in _TAG.finditer(text):
+    for match in _TAG_REGEX.finditer(text):
         if match.start() > end:
             yield text[end : match.start()], False
         yield match.group(), True
@@ -64,93 +64,110 @@ def split_tags(text: str) -> Iterator[tuple[str, bool]]:
         yield text[end:], False
 
 
-def transcript(trajectory: Trajectory) -> list[Entry]:
+def build_transcript(trajectory: Trajectory) -> list[TranscriptEntry]:
     """Return the blocks of `trajectory` in order, cleaned for display; empty ones are left out."""
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     calls = list(trajectory.calls)
-    pending: list[Call] = []
-    runs = _runs(trajectory)
+    pending: list[CallRecord] = []
+    runs = _group_by_author(trajectory)
     for index, (side, text) in enumerate(runs):
         last = index == len(runs) - 1
         if trajectory.forced and trajectory.answer is not None and index == len(runs) - 2:
             continue  # tags that open the answer
-        if side is not Kind.THOUGHT:
-            entries += [_observed(text, call) for call in pending] or [Entry(side, text)]
+        if side is not EntryKind.THOUGHT:
+            entries += [_make_observation_entry(text, call) for call in pending] or [
+                TranscriptEntry(side, text)
+            ]
             pending = []
         elif last and trajectory.answer is not None:
-            thought = _before(text, trajectory.answer)
+            thought = _text_before(text, trajectory.answer)
             label = "forced" if trajectory.forced else ""
-            entries += [Entry(Kind.THOUGHT, thought), Entry(Kind.ANSWER, trajectory.answer, label)]
-        elif calls and _belongs(calls, runs[index + 1 :]):
-            pending = _take_turn(calls, runs[index + 1 :])
+            entries += [
+                TranscriptEntry(EntryKind.THOUGHT, thought),
+                TranscriptEntry(EntryKind.ANSWER, trajectory.answer, label),
+            ]
+        elif calls and _turn_has_call(calls, runs[index + 1 :]):
+            pending = _pop_turn_calls(calls, runs[index + 1 :])
             for call in reversed(pending):
-                text = _before(text, _argument(call))
-            entries.append(Entry(Kind.THOUGHT, text))
-            entries += [Entry(Kind.ACTION, _argument(call), call.tool) for call in pending]
+                text = _text_before(text, _render_arguments(call))
+            entries.append(TranscriptEntry(EntryKind.THOUGHT, text))
+            entries += [
+                TranscriptEntry(EntryKind.ACTION, _render_arguments(call), call.tool)
+                for call in pending
+            ]
         else:
-            entries.append(Entry(Kind.THOUGHT, text))
+            entries.append(TranscriptEntry(EntryKind.THOUGHT, text))
     # of a trajectory that ended before its observations could be appended
-    entries += [_observed(call.observation, call) for call in pending]
-    _number_chains(entries)
-    _name_given(entries)
-    shown = [Entry(e.kind, _unframed(e.kind, clean(e.text)), clean(e.label)) for e in entries]
-    return [entry for entry in shown if entry.text]
+    entries += [_make_observation_entry(call.observation, call) for call in pending]
+    _label_chains(entries)
+    _label_given_thoughts(entries)
+    visible = [
+        TranscriptEntry(
+            e.kind,
+            _strip_delimiters(e.kind, strip_control_characters(e.text)),
+            strip_control_characters(e.label),
+        )
+        for e in entries
+    ]
+    return [entry for entry in visible if entry.text]
 
 
-def _runs(trajectory: Trajectory) -> list[tuple[Kind, str]]:
+def _group_by_author(trajectory: Trajectory) -> list[tuple[EntryKind, str]]:
     """Return the texts of those who took turns, chain by chain. What ends a folded chain is its
     summary; a prompt stands on either side of it."""
-    runs: list[tuple[Kind, str]] = []
-    *folded, last = chains(trajectory)
+    runs: list[tuple[EntryKind, str]] = []
+    *folded, last = split_chains(trajectory)
     for chain in (*folded, last):
         runs += [
             (side, "".join(segment.text for segment in segments))
-            for side, segments in groupby(chain, key=lambda s: _side(s.author))
+            for side, segments in groupby(chain, key=lambda s: _get_entry_kind(s.author))
         ]
         if chain is not last:
-            runs[-1] = (Kind.SUMMARY, runs[-1][1])
+            runs[-1] = (EntryKind.SUMMARY, runs[-1][1])
     return runs
 
 
-def _number_chains(entries: list[Entry]) -> None:
+def _label_chains(entries: list[TranscriptEntry]) -> None:
     """Label the prompt after each summary."""
-    after = [at for at, entry in enumerate(entries, start=1) if entry.kind is Kind.SUMMARY]
-    for number, at in enumerate(after, start=2):
-        entries[at] = replace(entries[at], label=f"chain {number} of {len(after) + 1}")
+    after = [
+        index for index, entry in enumerate(entries, start=1) if entry.kind is EntryKind.SUMMARY
+    ]
+    for number, index in enumerate(after, start=2):
+        entries[index] = replace(entries[index], label=f"chain {number} of {len(after) + 1}")
 
 
-def _name_given(entries: list[Entry]) -> None:
+def _label_given_thoughts(entries: list[TranscriptEntry]) -> None:
     """Mark the prompts in the middle of a chain that a turn was begun with; others ask for a
     summary."""
-    for at, entry in enumerate(entries[1:], start=1):
+    for index, entry in enumerate(entries[1:], start=1):
         asks = entry.text.rstrip().endswith("<summary>")
-        if entry.kind is Kind.PROMPT and not entry.label and not asks:
-            entries[at] = Entry(Kind.THOUGHT, entry.text, "given")
+        if entry.kind is EntryKind.PROMPT and not entry.label and not asks:
+            entries[index] = TranscriptEntry(EntryKind.THOUGHT, entry.text, "given")
 
 
-def _side(author: Author) -> Kind:
+def _get_entry_kind(author: Author) -> EntryKind:
     match author:
         case Author.PROMPT:
-            return Kind.PROMPT
+            return EntryKind.PROMPT
         case Author.POLICY:
-            return Kind.THOUGHT
+            return EntryKind.THOUGHT
         case Author.TOOL | Author.SIMULATOR:  # a simulator writes inside the tool's frame
-            return Kind.OBSERVATION
+            return EntryKind.OBSERVATION
 
 
-def _belongs(calls: list[Call], rest: list[tuple[Kind, str]]) -> bool:
+def _turn_has_call(calls: list[CallRecord], rest: list[tuple[EntryKind, str]]) -> bool:
     """Return whether the next call was written in this turn. A malformed attempt is answered but
     may have left no call; then there are more observations than calls, and the text tells them
     apart."""
-    observations = [text for side, text in rest if side is Kind.OBSERVATION]
+    observations = [text for side, text in rest if side is EntryKind.OBSERVATION]
     return len(observations) <= len(calls) or calls[0].observation.strip() in observations[0]
 
 
-def _take_turn(calls: list[Call], rest: list[tuple[Kind, str]]) -> list[Call]:
+def _pop_turn_calls(calls: list[CallRecord], rest: list[tuple[EntryKind, str]]) -> list[CallRecord]:
     """Take the calls of one turn from those that are left. There are as many turns with calls as
     observation blocks, so only what is more can be further calls of this turn: those whose
     observations the block holds one after the other."""
-    observations = [text for side, text in rest if side is Kind.OBSERVATION]
+    observations = [text for side, text in rest if side is EntryKind.OBSERVATION]
     taken = [calls.pop(0)]
     while observations and len(calls) >= len(observations):
         _, found, after = observations[0].partition(taken[-1].observation.strip())
@@ -161,47 +178,47 @@ def _take_turn(calls: list[Call], rest: list[tuple[Kind, str]]) -> list[Call]:
     return taken
 
 
-def _observed(text: str, call: Call) -> Entry:
+def _make_observation_entry(text: str, call: CallRecord) -> TranscriptEntry:
     """Return the observation of a call; `text` is the whole block."""
     marks = ["simulated"] if call.simulated else []
-    if call.outcome is not Outcome.OK:
+    if call.outcome is not CallOutcome.OK:
         marks.append(call.outcome.value)
     if call.cut:
         marks.append(f"{call.cut} characters cut")
     # The frame's tags are noise to a reader; what was cut or escaped differs and is shown as it is.
     inner = call.observation.strip()
-    shown = inner if inner and inner in text else text
-    return Entry(Kind.OBSERVATION, shown, ", ".join(marks))
+    excerpt = inner if inner and inner in text else text
+    return TranscriptEntry(EntryKind.OBSERVATION, excerpt, ", ".join(marks))
 
 
-def _unframed(kind: Kind, text: str) -> str:
+def _strip_delimiters(kind: EntryKind, text: str) -> str:
     """Return the text without the space around it, and without the tags that only say what its kind
     is."""
     text = text.strip()
-    if kind is Kind.THOUGHT:
+    if kind is EntryKind.THOUGHT:
         text = text.removeprefix("<think>").removesuffix("</think>").strip()
-    if kind is Kind.SUMMARY:
+    if kind is EntryKind.SUMMARY:
         text = text.removesuffix("</summary>").strip()
     return text
 
 
-def _argument(call: Call) -> str:
+def _render_arguments(call: CallRecord) -> str:
     values = list(call.arguments.values())
     if len(values) == 1 and isinstance(values[0], str):
         return values[0]
     return json.dumps(call.arguments, ensure_ascii=False)
 
 
-def _before(text: str, written: str) -> str:
-    """Return the text before the tag, fence or box that holds `written`; all of it if there is
+def _text_before(text: str, content: str) -> str:
+    """Return the text before the tag, fence or box that holds `content`; all of it if there is
     none.
 
-    If the last tag before it closes (`</think>`), `written` follows that tag without a frame.
+    If the last tag before it closes (`</think>`), `content` follows that tag without a frame.
     """
-    at = max(text.rfind(written), text.rfind(json.dumps(written, ensure_ascii=False)[1:-1]))
-    if at < 0:
+    start = max(text.rfind(content), text.rfind(json.dumps(content, ensure_ascii=False)[1:-1]))
+    if start < 0:
         return text
-    marks = list(_MARK.finditer(text, 0, at))
+    marks = list(_MARK_REGEX.finditer(text, 0, start))
     if not marks:
-        return text[:at]
+        return text[:start]
     return text[: marks[-1].end() if marks[-1].group().startswith("</") else marks[-1].start()]

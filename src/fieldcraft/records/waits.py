@@ -14,52 +14,57 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-TOLD_AFTER_SECONDS = 2.0
-SILENT_SECONDS = 60.0  # after a line, until the same waits are told again
+REPORT_AFTER_SECONDS = 2.0
+REPORT_INTERVAL_SECONDS = 60.0  # after a line, until the same waits are told again
 
 
 @dataclass
-class _Listener:
+class _WaitReporter:
     """Listener to waits, with the time at which each kind of wait was told last."""
 
-    tell: Callable[[str], None]
-    told: dict[str, float] = field(default_factory=dict)
+    log: Callable[[str], None]
+    last_reported: dict[str, float] = field(default_factory=dict)
 
-    def hear(self, who: str, whom: str, now: float) -> None:
-        if now - self.told.get(who, -SILENT_SECONDS) >= SILENT_SECONDS:
-            self.told[who] = now
-            self.tell(f"{who} waits for {whom}")
+    def report(self, waiter: str, awaited: str, now: float) -> None:
+        if (
+            now - self.last_reported.get(waiter, -REPORT_INTERVAL_SECONDS)
+            >= REPORT_INTERVAL_SECONDS
+        ):
+            self.last_reported[waiter] = now
+            self.log(f"{waiter} waits for {awaited}")
 
 
-_LISTENER: ContextVar[_Listener | None] = ContextVar("listener to waits", default=None)
+_REPORTER: ContextVar[_WaitReporter | None] = ContextVar("listener to waits", default=None)
 
 
 @contextmanager
-def hearing_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Call `tell` with a line for each long wait inside the block: it may come from another thread.
-    Waits of the same `who` have one line a minute."""
-    token = _LISTENER.set(_Listener(tell))
+def report_waits_to(log: Callable[[str], None]) -> Iterator[None]:
+    """Call `log` with a line for each long wait inside the block: it may come from another thread.
+    Waits of the same `waiter` have one line a minute."""
+    token = _REPORTER.set(_WaitReporter(log))
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _REPORTER.reset(token)
 
 
-def tell(line: str) -> None:
+def log_line(line: str) -> None:
     """Tell another line to whoever listens to waits, such as that one was given up."""
-    if (listener := _LISTENER.get()) is not None:
-        listener.tell(line)
+    if (reporter := _REPORTER.get()) is not None:
+        reporter.log(line)
 
 
 @contextmanager
-def waiting(who: str, whom: str) -> Iterator[None]:
-    """Tell if the block, around an `await`, takes longer than TOLD_AFTER_SECONDS. `who` is a kind
-    of wait, such as "a search"; `whom` says what it waits for."""
-    if (listener := _LISTENER.get()) is None:
+def report_wait(waiter: str, awaited: str) -> Iterator[None]:
+    """Tell if the block, around an `await`, takes longer than REPORT_AFTER_SECONDS. `waiter` is a
+    kind of wait, such as "a search"; `awaited` says what it waits for."""
+    if (reporter := _REPORTER.get()) is None:
         yield
         return
     loop = asyncio.get_running_loop()
-    timer = loop.call_later(TOLD_AFTER_SECONDS, lambda: listener.hear(who, whom, loop.time()))
+    timer = loop.call_later(
+        REPORT_AFTER_SECONDS, lambda: reporter.report(waiter, awaited, loop.time())
+    )
     try:
         yield
     finally:
@@ -67,12 +72,14 @@ def waiting(who: str, whom: str) -> Iterator[None]:
 
 
 @contextmanager
-def blocking(who: str, whom: str) -> Iterator[None]:
-    """Tell as `waiting` does, from a thread, where the block holds up its whole thread."""
-    if (listener := _LISTENER.get()) is None:
+def report_blocking_wait(waiter: str, awaited: str) -> Iterator[None]:
+    """Tell as `report_wait` does, from a thread, where the block holds up its whole thread."""
+    if (reporter := _REPORTER.get()) is None:
         yield
         return
-    timer = threading.Timer(TOLD_AFTER_SECONDS, lambda: listener.hear(who, whom, time.monotonic()))
+    timer = threading.Timer(
+        REPORT_AFTER_SECONDS, lambda: reporter.report(waiter, awaited, time.monotonic())
+    )
     timer.daemon = True
     timer.start()
     try:

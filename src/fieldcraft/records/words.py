@@ -13,85 +13,87 @@ import unicodedata
 from functools import cache
 from itertools import groupby, pairwise
 
-_ACCENTS = re.compile("[\u0300-\u036f]")
+_ACCENTS_REGEX = re.compile("[\u0300-\u036f]")
 # Each of them is a word.
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
 # Thai and Lao, Burmese with its extensions, Khmer.
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
-_SHORT = 8  # signs of a run that may be a single word
+_MAX_SINGLE_WORD_SIGNS = 8  # signs of a run that may be a single word
 _LAST_MARK = 0x1F000  # there are none behind it but selectors of variants
 # Joiners say how letters are drawn; between Arabic letters one of them separates, as a space does.
-_JOINERS = re.compile("\u200d|(?<![\u0600-\u06ff])\u200c")
-_VOWELS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")
+_JOINERS_REGEX = re.compile("\u200d|(?<![\u0600-\u06ff])\u200c")
+_VOWELS_REGEX = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]"
+)
 # Where marks and scripts without spaces lie, and more. Most texts have nothing of it, and a few
 # ranges are looked for ten times as fast as all marks.
-_SPECIAL = re.compile(
+_SPECIAL_REGEX = re.compile(
     "[\u0483-\u0489\u0591-\u1fff\u20d0-\u20ff\u2c00-\u2dff\u3020-\u302f\ua600-\uabff\ufb1e\ufe00-\ufe2f"
     "\U00010000-\U0001f000]"
 )
-_PLAIN = re.compile(r"\w+")
-_SIMPLE = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
+_ASCII_WORD_REGEX = re.compile(r"\w+")
+_SIMPLE_WORD_REGEX = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
 
 
 @cache
-def marks() -> str:
+def get_combining_marks() -> str:
     """Return all combining marks, as ranges for a character class."""
-    return _ranges(_all_marks())
+    return _render_ranges(_list_mark_codes())
 
 
-def _all_marks() -> list[int]:
+def _list_mark_codes() -> list[int]:
     return [n for n in range(0x300, _LAST_MARK) if unicodedata.category(chr(n)).startswith("M")]
 
 
-def _ranges(numbers: list[int]) -> str:
+def _render_ranges(numbers: list[int]) -> str:
     runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ends = ([number for _, number in run] for _, run in runs)
     return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ends)
 
 
 @cache
-def _word() -> re.Pattern[str]:
+def _make_word_regex() -> re.Pattern[str]:
     """Return the pattern of a word: an ideograph, a run without spaces, or a word."""
     other = rf"[^\W{_IDEOGRAPHS}{_SPACELESS}]"
-    apart = re.compile(f"[{_IDEOGRAPHS}{_SPACELESS}]")
-    mark = f"[{_ranges([n for n in _all_marks() if not apart.match(chr(n))])}]"
+    unspaced = re.compile(f"[{_IDEOGRAPHS}{_SPACELESS}]")
+    mark = f"[{_render_ranges([n for n in _list_mark_codes() if not unspaced.match(chr(n))])}]"
     return re.compile(
         rf"[{_IDEOGRAPHS}]|{other}+(?:{mark}+{other}*)*"
-        rf"|(?P<run>(?:(?=[\w{marks()}])[{_SPACELESS}])+)"
+        rf"|(?P<run>(?:(?=[\w{get_combining_marks()}])[{_SPACELESS}])+)"
     )
 
 
 @cache
-def _sign() -> re.Pattern[str]:
+def _make_sign_regex() -> re.Pattern[str]:
     """Return the pattern of a letter with its marks."""
-    return re.compile(rf"[{marks()}]*.[{marks()}]*", re.DOTALL)
+    return re.compile(rf"[{get_combining_marks()}]*.[{get_combining_marks()}]*", re.DOTALL)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the lower-case words without accents, in order."""
     if text.isascii():
-        return _PLAIN.findall(text.lower())
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+        return _ASCII_WORD_REGEX.findall(text.lower())
+    bare = _ACCENTS_REGEX.sub("", unicodedata.normalize("NFKD", text))
     plain = unicodedata.normalize("NFKC", bare).lower()
     if "\u200c" in plain or "\u200d" in plain:
-        plain = _JOINERS.sub("", plain)
-    if _SPECIAL.search(plain) is None:
-        return _SIMPLE.findall(plain)
-    found: list[str] = []
-    for match in _word().finditer(plain):
-        found += [match[0]] if match["run"] is None else _cut(match[0])
-    return found
+        plain = _JOINERS_REGEX.sub("", plain)
+    if _SPECIAL_REGEX.search(plain) is None:
+        return _SIMPLE_WORD_REGEX.findall(plain)
+    result: list[str] = []
+    for match in _make_word_regex().finditer(plain):
+        result += [match[0]] if match["run"] is None else _split_spaceless_run(match[0])
+    return result
 
 
-def without_vowels(word: str) -> str:
+def strip_vowel_points(word: str) -> str:
     """Return a word without the points and strokes of Hebrew and Arabic, which most texts leave
     out."""
-    return word if word.isascii() else _VOWELS.sub("", word)
+    return word if word.isascii() else _VOWELS_REGEX.sub("", word)
 
 
-def _cut(run: str) -> list[str]:
-    signs = _sign().findall(run)
+def _split_spaceless_run(run: str) -> list[str]:
+    signs = _make_sign_regex().findall(run)
     if len(signs) < 3:
         return [run]
     pairs = [first + second for first, second in pairwise(signs)]
-    return [run, *pairs] if len(signs) <= _SHORT else pairs
+    return [run, *pairs] if len(signs) <= _MAX_SINGLE_WORD_SIGNS else pairs

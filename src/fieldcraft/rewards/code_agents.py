@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fieldcraft.dialects.toolrl import blocks_in, calls_in
+from fieldcraft.dialects.toolrl import find_block_names, parse_answer_calls
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.types import Malformed, Outcome, Reward, Task, Trajectory, UserError
+from fieldcraft.types import CallOutcome, MalformedCall, Reward, Task, Trajectory, UserError
 
 
-class AnswerFormat(StatelessReward):
+class FormattedVerdictReward(StatelessReward):
     """AFM's reward (arXiv 2508.13167): r_correct times 1 for a well-formed rollout, else 0."""
 
     name = "answer_format"
@@ -27,7 +27,7 @@ class AnswerFormat(StatelessReward):
         ]
 
 
-class PlusMinus(StatelessReward):
+class SignedVerdictReward(StatelessReward):
     """The reward of ToRL (arXiv 2503.23383) and ReTool (arXiv 2504.11536): 1 for a right answer, -1
     for a wrong one or none."""
 
@@ -40,7 +40,7 @@ class PlusMinus(StatelessReward):
         return [None if score is None else 2 * score - 1 for score in self.correct(group)]
 
 
-class Executable(StatelessReward):
+class ExecutablePenalty(StatelessReward):
     """ToRL's penalty for code that does not run (arXiv 2503.23383): -1 for a rollout with a call
     that failed or could not be read, else 0. The paper's weight is 0.5. A call is no failure of the
     rollout where the tool did not answer."""
@@ -48,32 +48,34 @@ class Executable(StatelessReward):
     name = "executable"
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        bad = (Outcome.FAILED, Outcome.MALFORMED)
+        bad = (CallOutcome.FAILED, CallOutcome.MALFORMED)
         return [-float(any(call.outcome in bad for call in t.calls)) for t in group]
 
 
-Called = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
+NamedCall = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
 
 
-class _ComparesCalls(StatelessReward):
+class _CallComparisonReward(StatelessReward):
     """A score of the calls that a rollout made, beside those that its task wants. A task without
     `meta["calls"]` is None."""
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [self._graded(trajectory) for trajectory in group]
+        return [self._score_or_none(trajectory) for trajectory in group]
 
-    def _graded(self, trajectory: Trajectory) -> float | None:
-        wanted = _wanted_calls(trajectory.task)
-        return None if wanted is None else self._score(trajectory, wanted, _made_calls(trajectory))
+    def _score_or_none(self, trajectory: Trajectory) -> float | None:
+        wanted = _read_wanted_calls(trajectory.task)
+        return (
+            None if wanted is None else self._score(trajectory, wanted, _collect_calls(trajectory))
+        )
 
     @abstractmethod
     def _score(
-        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+        self, trajectory: Trajectory, wanted: list[NamedCall], calls: list[NamedCall] | None
     ) -> float:
-        """Return the score of a trajectory; `made` is None where a call cannot be read."""
+        """Return the score of a trajectory; `calls` is None where a call cannot be read."""
 
 
-class ToolRL(_ComparesCalls):
+class ToolRLReward(_CallComparisonReward):
     """ToolRL's score of the calls of a rollout (arXiv 2504.13958): 6 R / S - 3, from -3 to 3.
 
     `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. The
@@ -91,16 +93,16 @@ class ToolRL(_ComparesCalls):
     name = "toolrl"
 
     def _score(
-        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+        self, trajectory: Trajectory, wanted: list[NamedCall], calls: list[NamedCall] | None
     ) -> float:
         if not wanted:
             return 0.0
-        if made is None:
+        if calls is None:
             return -3.0
-        return 6 * call_score(wanted, made) / _largest(wanted) - 3
+        return 6 * compute_call_score(wanted, calls) / _max_call_score(wanted) - 3
 
 
-class ToolRLFormat(StatelessReward):
+class ToolRLFormatReward(StatelessReward):
     """ToolRL's score of the layout (arXiv 2504.13958): 1 for a well-formed rollout whose answer has
     the same blocks as a gold answer, which are calls, a response or both; else 0. Without gold
     answers any blocks will do."""
@@ -111,54 +113,56 @@ class ToolRLFormat(StatelessReward):
         return [float(_has_layout(trajectory)) for trajectory in group]
 
 
-class ToolRLExact(_ComparesCalls):
+class ToolRLExactReward(_CallComparisonReward):
     """1 for the layout of `toolrl_format` and all wanted calls, in any order and with the same
     arguments, and no other; else 0. A task without `meta["calls"]` is None."""
 
     name = "toolrl_exact"
 
     def _score(
-        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+        self, trajectory: Trajectory, wanted: list[NamedCall], calls: list[NamedCall] | None
     ) -> float:
-        if made is None or not _has_layout(trajectory):
+        if calls is None or not _has_layout(trajectory):
             return 0.0
-        return float(call_score(wanted, made) == _largest(wanted) if wanted else not made)
+        return float(
+            compute_call_score(wanted, calls) == _max_call_score(wanted) if wanted else not calls
+        )
 
 
 def _has_layout(trajectory: Trajectory) -> bool:
     golds = trajectory.task.answers
-    has = blocks_in(trajectory.answer or "")
-    return trajectory.well_formed and (not golds or has in map(blocks_in, golds))
+    blocks = find_block_names(trajectory.answer or "")
+    return trajectory.well_formed and (not golds or blocks in map(find_block_names, golds))
 
 
-def _wanted_calls(task: Task) -> list[Called] | None:
+def _read_wanted_calls(task: Task) -> list[NamedCall] | None:
     wanted = task.meta.get("calls")
-    return None if wanted is None else [_wanted(call, task.id) for call in wanted]
+    return None if wanted is None else [_parse_wanted_call(call, task.id) for call in wanted]
 
 
-def _made_calls(trajectory: Trajectory) -> list[Called] | None:
+def _collect_calls(trajectory: Trajectory) -> list[NamedCall] | None:
     """Return the calls that were made; None if one cannot be read."""
-    made: list[Called] = []
-    for call in trajectory.calls or calls_in(trajectory.answer or ""):
-        if isinstance(call, Malformed) or not call.tool:
+    calls: list[NamedCall] = []
+    for call in trajectory.calls or parse_answer_calls(trajectory.answer or ""):
+        if isinstance(call, MalformedCall) or not call.tool:
             return None
-        made.append((call.tool, call.arguments))
-    return made
+        calls.append((call.tool, call.arguments))
+    return calls
 
 
-def _largest(wanted: Sequence[Called]) -> int:
+def _max_call_score(wanted: Sequence[NamedCall]) -> int:
     """Return ToolRL's S."""
     return 1 + len(wanted) + sum(len(arguments) for _, arguments in wanted)
 
 
-def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:
+def compute_call_score(wanted: Sequence[NamedCall], calls: Sequence[NamedCall]) -> float:
     """Return ToolRL's R of the calls that were made."""
-    names, others = (Counter(name for name, _ in calls) for calls in (wanted, made))
-    score = (names & others).total() / (names | others).total()
+    names, call_names = (Counter(name for name, _ in side) for side in (wanted, calls))
+    score = (names & call_names).total() / (names | call_names).total()
     pairs = [
         (_similarity(arguments, given), i, j)
         for i, (name, arguments) in enumerate(wanted)
-        for j, (other, given) in enumerate(made)
+        for j, (other, given) in enumerate(calls)
         if name == other
     ]
     taken: set[int] = set()
@@ -174,13 +178,13 @@ def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:
 def _similarity(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> float:
     """Return the Jaccard index of the names of two calls' arguments, plus the number of values that
     are equal. Two calls without arguments are the same."""
-    every = wanted.keys() | given.keys()
+    all_keys = wanted.keys() | given.keys()
     shared = wanted.keys() & given.keys()
-    jaccard = len(shared) / len(every) if every else 1.0
+    jaccard = len(shared) / len(all_keys) if all_keys else 1.0
     return jaccard + sum(wanted[key] == given[key] for key in shared)
 
 
-def _wanted(call: Any, task: str) -> Called:
+def _parse_wanted_call(call: Any, task: str) -> NamedCall:
     match call:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments

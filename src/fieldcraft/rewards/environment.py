@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.config.environment import REWARD
+from fieldcraft.config.environment import ENVIRONMENT_REWARD
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Trajectory
 
@@ -12,7 +12,7 @@ from fieldcraft.types import Trajectory
 class EnvironmentReward(StatelessReward):
     """Reward that the environment left in `Trajectory.rewards`; None where it left nothing."""
 
-    name = REWARD
+    name = ENVIRONMENT_REWARD
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [trajectory.rewards.get(REWARD) for trajectory in group]
+        return [trajectory.rewards.get(ENVIRONMENT_REWARD) for trajectory in group]

@@ -14,14 +14,14 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fieldcraft.rewards.program_parts import joined
+from fieldcraft.rewards.program_parts import join_program_parts
 
 _LINE = re.compile(r"\r\n|\n|\r")
 # What may stand before a fence: indentation, and the marks of quotations and list items.
 _MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
 _OPENING = re.compile(rf"{_MARGIN}(?P<fence>`{{3,}}|~{{3,}})(?P<info>.*)")
 # CommonMark wants a line of its own, but people and models write "So: ```python", too.
-_BEHIND_TEXT = re.compile(
+_INLINE_OPENING = re.compile(
     r"[^`]*[^`\w](?P<margin>)(?P<fence>`{3,})(?P<info>(?:python|py)[\d.]*)\s*", re.IGNORECASE
 )
 _LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#./-]*)")
@@ -29,8 +29,8 @@ _PYTHON = re.compile(r"(?:i?python|py|pypy)[\d.]*|[\w./-]+\.py|sage", re.IGNOREC
 _SESSION = re.compile(r"pycon|python-?(?:repl|console)")  # with prompts before its lines
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
 # Words behind a fence that name no language.
-_UNNAMED = ("", "code", "none", "tool_code", "solution")
-_PLAIN = ("text", "txt", "plain", "plaintext")  # mostly output, but some call programs so
+_UNSPECIFIC_LANGUAGES = ("", "code", "none", "tool_code", "solution")
+_TEXT_LANGUAGES = ("text", "txt", "plain", "plaintext")  # mostly output, but some call programs so
 # What else people and models put around a program.
 _TAGGED = re.compile(
     r"<(?P<tag>answer|code|python|solution|program)(?: [^<>]*)?>(?P<inside>.*?)(?:</(?P=tag)>|\Z)"
@@ -38,179 +38,198 @@ _TAGGED = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 # Of MBPP's prompt. In brackets the marks would be lists of Python.
-_BEGUN = re.compile(r"\s*\[BEGIN\](.*?)(?:\[(?:DONE|END)\].*)?\Z", re.DOTALL)
-_MARKDOWN = ("markdown", "md")
-_TAB = 4  # columns
-_MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed
+_MBPP_BEGIN = re.compile(r"\s*\[BEGIN\](.*?)(?:\[(?:DONE|END)\].*)?\Z", re.DOTALL)
+_MARKDOWN_LANGUAGES = ("markdown", "md")
+_TAB_COLUMNS = 4  # columns
+_MAX_TEXT_PARAGRAPHS = (
+    40  # paragraphs of text that may stand behind a program whose fence is not closed
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FencedBlock:
     """The content of a fenced block. `language` is the first word behind the fence, in small
     letters."""
 
     language: str
     text: str
-    closed: bool = True
+    is_closed: bool = True
 
     @property
     def is_python(self) -> bool:
         return _PYTHON.fullmatch(self.language) is not None
 
 
-def blocks_in(text: str) -> list[Block]:
+def find_blocks(text: str) -> list[FencedBlock]:
     """Return the fenced blocks of a text, in order. A block of Markdown stands for those inside
     it."""
-    return [inner for block in _blocks(_LINE.split(text)) for inner in _inner(block)]
+    return [inner for block in _iter_blocks(_LINE.split(text)) for inner in _expand_markdown(block)]
 
 
-def _inner(block: Block) -> list[Block]:
-    return blocks_in(block.text) if block.language in _MARKDOWN else [block]
+def _expand_markdown(block: FencedBlock) -> list[FencedBlock]:
+    return find_blocks(block.text) if block.language in _MARKDOWN_LANGUAGES else [block]
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[Block]:
+def _iter_blocks(lines: Iterable[str]) -> Iterator[FencedBlock]:
     opening: re.Match[str] | None = None
     inside: list[str] = []
     for line in lines:
         if opening is None:
-            opening = _opens(line)
-        elif _closes(opening, line):
-            yield _block(opening, inside, closed=True)
+            opening = _match_opening(line)
+        elif _is_closing(opening, line):
+            yield _make_block(opening, inside, is_closed=True)
             opening, inside = None, []
         else:
             inside.append(line)
     if opening is not None:
-        yield _block(opening, inside, closed=False)
+        yield _make_block(opening, inside, is_closed=False)
 
 
-def _opens(line: str) -> re.Match[str] | None:
+def _match_opening(line: str) -> re.Match[str] | None:
     """Match a fence that begins a block. Code between ``` in one line is no block."""
-    found = _OPENING.fullmatch(line) or _BEHIND_TEXT.fullmatch(line)
-    return None if found is None or (found["fence"][0] == "`" and "`" in found["info"]) else found
+    match = _OPENING.fullmatch(line) or _INLINE_OPENING.fullmatch(line)
+    return None if match is None or (match["fence"][0] == "`" and "`" in match["info"]) else match
 
 
-def _closes(opening: re.Match[str], line: str) -> bool:
-    bare = _unmarked(opening, line)
-    depth = len(bare) - len(bare.lstrip())
-    fence = bare.strip()
+def _is_closing(opening: re.Match[str], line: str) -> bool:
+    unmarked = _strip_margin(opening, line)
+    depth = len(unmarked) - len(unmarked.lstrip())
+    fence = unmarked.strip()
     return depth < 4 and len(fence) >= len(opening["fence"]) and set(fence) == {opening["fence"][0]}
 
 
-def _block(opening: re.Match[str], inside: Iterable[str], closed: bool) -> Block:
+def _make_block(opening: re.Match[str], inside: Iterable[str], is_closed: bool) -> FencedBlock:
     language = _LANGUAGE.match(opening["info"])
-    text = "\n".join(_unmarked(opening, line) for line in inside)
-    return Block(language[1].lower() if language else "", f"{text}\n" if text else "", closed)
+    text = "\n".join(_strip_margin(opening, line) for line in inside)
+    return FencedBlock(
+        language[1].lower() if language else "", f"{text}\n" if text else "", is_closed
+    )
 
 
-def _unmarked(opening: re.Match[str], line: str) -> str:
+def _strip_margin(opening: re.Match[str], line: str) -> str:
     """Return a line of a block without the marks of quotations, and without as much of its
     indentation as the opening fence has."""
     for _ in range(opening["margin"].count(">")):
         line = re.sub(r"^[ \t]{0,3}>", "", line)
-    width = len(opening["margin"].rpartition(">")[2].expandtabs(_TAB))
+    width = len(opening["margin"].rpartition(">")[2].expandtabs(_TAB_COLUMNS))
     blanks = len(line) - len(line.lstrip(" \t"))
-    start = next((n for n in range(blanks) if len(line[:n].expandtabs(_TAB)) >= width), blanks)
+    start = next(
+        (n for n in range(blanks) if len(line[:n].expandtabs(_TAB_COLUMNS)) >= width), blanks
+    )
     return line[start:]
 
 
 # -- programs ----------------------------------------------------------------------------------
 
 
-def program_of(answer: str) -> str | None:
+def extract_program(answer: str) -> str | None:
     """Return the Python program in an answer, None where there is none.
 
     It is the last block of Python that compiles, with the earlier ones that it needs and without
-    examples of its use (`program_parts.joined`). Without one, it is the same among blocks without a
-    language, and then among those of plain text. Behind these come a block of Python with a mistake
-    and, where there are no fences, an answer that is a program as a whole, or has one between tags,
-    in indented lines or in its last paragraphs. Text that computes nothing, such as the output "5",
-    is no program.
+    examples of its use (`program_parts.join_program_parts`). Without one, it is the same among
+    blocks without a language, and then among those of plain text. Behind these come a block of
+    Python with a mistake and, where there are no fences, an answer that is a program as a whole, or
+    has one between tags, in indented lines or in its last paragraphs. Text that computes nothing,
+    such as the output "5", is no program.
     """
-    answer = _BEGUN.sub(r"\1", answer.lstrip("\ufeff\u200b"))
-    blocks = [_without_prompts(block) for block in blocks_in(answer)]
-    pythons = [block for block in blocks if block.is_python]
-    unnamed = [block for block in blocks if block.language in _UNNAMED]
-    plain = [block for block in blocks if block.language in _PLAIN]
-    for found in (pythons, unnamed, plain):
-        codes = [code for block in found if (code := _compiled(block) or _constants(block))]
+    answer = _MBPP_BEGIN.sub(r"\1", answer.lstrip("\ufeff\u200b"))
+    blocks = [_strip_prompts(block) for block in find_blocks(answer)]
+    python_blocks = [block for block in blocks if block.is_python]
+    unspecific_blocks = [block for block in blocks if block.language in _UNSPECIFIC_LANGUAGES]
+    text_blocks = [block for block in blocks if block.language in _TEXT_LANGUAGES]
+    for candidates in (python_blocks, unspecific_blocks, text_blocks):
+        codes = [
+            code
+            for block in candidates
+            if (code := _extract_code(block) or _extract_constants(block))
+        ]
         while codes and not _is_program(codes[-1]):
             codes.pop()
         if codes:
-            return joined(codes)
-    for block in reversed(pythons):
+            return join_program_parts(codes)
+    for block in reversed(python_blocks):
         if block.text.strip():
             return block.text
     if blocks:
         return None
-    return _sound(answer) or _tagged(answer) or _indented(answer) or _at_the_end(answer)
+    return (
+        _as_program(answer)
+        or _find_tagged(answer)
+        or _find_indented(answer)
+        or _find_trailing(answer)
+    )
 
 
-def _without_prompts(block: Block) -> Block:
+def _strip_prompts(block: FencedBlock) -> FencedBlock:
     """Return a block without the prompts of an interpreter: a session becomes the program that was
     typed."""
     if not _SESSION.fullmatch(block.language):
         return block
     typed = [_PROMPT.sub("", line) for line in block.text.split("\n") if _PROMPT.match(line)]
-    return Block("python", "\n".join(typed) + "\n", block.closed)
+    return FencedBlock("python", "\n".join(typed) + "\n", block.is_closed)
 
 
-def _tagged(answer: str) -> str | None:
+def _find_tagged(answer: str) -> str | None:
     """Return the last program between tags; as HTML, it may have its signs escaped."""
     found = [match["inside"] or match["inside2"] or "" for match in _TAGGED.finditer(answer)]
     texts = [text for inside in reversed(found) for text in (inside, html.unescape(inside))]
-    return next((code for text in texts if (code := _sound(text) or _tagged(text))), None)
+    return next((code for text in texts if (code := _as_program(text) or _find_tagged(text))), None)
 
 
-def _at_the_end(answer: str) -> str | None:
+def _find_trailing(answer: str) -> str | None:
     """Return the program that an answer ends with, behind paragraphs of text."""
     paragraphs = "\n".join(_LINE.split(answer)).split("\n\n")
-    places = range(max(len(paragraphs) - _MOST_TEXT, 1), len(paragraphs))
+    places = range(max(len(paragraphs) - _MAX_TEXT_PARAGRAPHS, 1), len(paragraphs))
     texts = ("\n\n".join(paragraphs[place:]) for place in places)
-    return next((code for text in texts if (code := _sound(text)) is not None), None)
+    return next((code for text in texts if (code := _as_program(text)) is not None), None)
 
 
-def _compiled(block: Block) -> str | None:
+def _extract_code(block: FencedBlock) -> str | None:
     """Return the program of a block. A fence may close it at the end of a line, and text may follow
     one that is never closed."""
-    if (code := _sound(block.text)) is not None:
+    if (code := _as_program(block.text)) is not None:
         return code
     text, fence, _ = block.text.partition("```")
-    if block.closed or fence:
-        return _sound(text)
+    if block.is_closed or fence:
+        return _as_program(text)
     paragraphs = text.split("\n\n")
-    counts = range(len(paragraphs) - 1, max(len(paragraphs) - _MOST_TEXT, 0), -1)
+    counts = range(len(paragraphs) - 1, max(len(paragraphs) - _MAX_TEXT_PARAGRAPHS, 0), -1)
     cut = ("\n\n".join(paragraphs[:count]) for count in counts)
-    return next((code for text in cut if (code := _sound(text)) is not None), None)
+    return next((code for text in cut if (code := _as_program(text)) is not None), None)
 
 
-def _constants(block: Block) -> str | None:
+def _extract_constants(block: FencedBlock) -> str | None:
     """Return the text of a block that only binds names, which a later block may need."""
-    tree = _parsed(text := textwrap.dedent(block.text))
-    bound = tree is not None and all(isinstance(n, ast.Assign | ast.AnnAssign) for n in tree.body)
-    return text if bound else None
+    tree = _parse(text := textwrap.dedent(block.text))
+    binds_only = tree is not None and all(
+        isinstance(n, ast.Assign | ast.AnnAssign) for n in tree.body
+    )
+    return text if binds_only else None
 
 
-def _indented(answer: str) -> str | None:
+def _find_indented(answer: str) -> str | None:
     """Return the last program among the indented blocks of a text without fences."""
     lines = "\n".join(_LINE.split(answer))
     blocks = re.findall(r"(?:\A|\n[ \t]*\n)((?:(?: {4}|\t).*\n?|[ \t]*\n)+)", lines)
-    return next((code for text in reversed(blocks) if (code := _sound(text)) is not None), None)
+    return next(
+        (code for text in reversed(blocks) if (code := _as_program(text)) is not None), None
+    )
 
 
-def _sound(text: str) -> str | None:
+def _as_program(text: str) -> str | None:
     """Return the text, or without its indentation, where it is a program that compiles."""
     return next((code for code in (text, textwrap.dedent(text)) if _is_program(code)), None)
 
 
 def _is_program(text: str) -> bool:
     """Tell whether a text compiles and does something: it calls, defines or imports."""
-    tree = _parsed(text)
-    acts = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
-    acts |= ast.Import | ast.ImportFrom
-    return tree is not None and any(isinstance(node, acts) for node in ast.walk(tree))
+    tree = _parse(text)
+    active_nodes = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+    active_nodes |= ast.Import | ast.ImportFrom
+    return tree is not None and any(isinstance(node, active_nodes) for node in ast.walk(tree))
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     """Return the tree of a text that compiles, None for any other."""
     try:
         with warnings.catch_warnings():

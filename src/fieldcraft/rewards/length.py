@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.records.chains import longest_chain
+from fieldcraft.records.chains import count_max_chain_tokens
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Trajectory
 
 
-class SoftOverlong(StatelessReward):
+class SoftOverlongPenalty(StatelessReward):
     """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for rollouts that also read.
 
     0 up to `limit` - `cache` tokens of the longest chain, then falling in a straight line to -1 at
@@ -28,5 +28,5 @@ class SoftOverlong(StatelessReward):
         return [self._score(trajectory) for trajectory in group]
 
     def _score(self, trajectory: Trajectory) -> float:
-        over = longest_chain(trajectory) - (self.limit - self.cache)
-        return min(max(-over / self.cache, -1.0), 0.0)
+        excess = count_max_chain_tokens(trajectory) - (self.limit - self.cache)
+        return min(max(-excess / self.cache, -1.0), 0.0)

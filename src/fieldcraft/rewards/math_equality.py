@@ -18,35 +18,43 @@ from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr, flo
 
 from fieldcraft.rewards.math_units import Quantity
 
-DIGITS = 6  # behind the point, and significant ones of a number below 1
-FLOAT = 1e-12  # relative error of what a program computes in floating point
-EXACT = 1e-25  # relative difference that two different numbers of exact form do not fall below
-_EVALUATED, _PRECISION = 40, 15
-_PLACES = 12  # of a decimal that a number may turn out to be, as a sum of roots that cancel out
-_PRINTED = 16  # significant digits by which a number in floating point is told from a short decimal
-_SMALLEST = 10_000  # exponent up to which numbers are told apart
+MATCHING_DIGITS = 6  # behind the point, and significant ones of a number below 1
+FLOAT_RELATIVE_ERROR = 1e-12  # relative error of what a program computes in floating point
+EXACT_RELATIVE_ERROR = (
+    1e-25  # relative difference that two different numbers of exact form do not fall below
+)
+_EVALUATION_DIGITS, _VERIFY_DIGITS = 40, 15
+_MAX_DECIMAL_PLACES = (
+    12  # of a decimal that a number may turn out to be, as a sum of roots that cancel out
+)
+_MIN_PRINTED_DIGITS = (
+    16  # significant digits by which a number in floating point is told from a short decimal
+)
+_MAX_EXPONENT = 10_000  # exponent up to which numbers are told apart
 
 
-def equal(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
+def is_equivalent(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
     """Tell whether any reading of the gold answer equals any of the answer."""
     readings = product(golds, answers)
     return any(
-        _same(one, other) for gold, answer in readings for one, other in product(gold, answer)
+        _is_equal(left, right) for gold, answer in readings for left, right in product(gold, answer)
     )
 
 
-def _same(gold: Any, answer: Any) -> bool:
+def _is_equal(gold: Any, answer: Any) -> bool:
     if isinstance(gold, Quantity) or isinstance(answer, Quantity):
-        pairs = product(_meant(gold, answer), _meant(answer, gold))
-        return _same_kind(gold, answer) and any(_same(one, other) for one, other in pairs)
+        pairs = product(_candidate_values(gold, answer), _candidate_values(answer, gold))
+        return _has_same_dimensions(gold, answer) and any(
+            _is_equal(left, right) for left, right in pairs
+        )
     if _is_number(gold) and _is_number(answer):
-        return _same_number(gold, answer)
+        return _is_same_number(gold, answer)
     shift = _leading_zeros(gold)
     return verify(
-        _settled(gold, answer),
-        _settled(answer, gold),
-        float_rounding=DIGITS + shift,
-        numeric_precision=_PRECISION + shift,
+        _match_decimals(gold, answer),
+        _match_decimals(answer, gold),
+        float_rounding=MATCHING_DIGITS + shift,
+        numeric_precision=_VERIFY_DIGITS + shift,
         timeout_seconds=None,
     )
 
@@ -54,14 +62,14 @@ def _same(gold: Any, answer: Any) -> bool:
 # -- quantities --------------------------------------------------------------------------------
 
 
-def _same_kind(gold: Any, answer: Any) -> bool:
+def _has_same_dimensions(gold: Any, answer: Any) -> bool:
     """Tell whether two values have units of the same dimensions, or one has none at all."""
     if isinstance(gold, Quantity) and isinstance(answer, Quantity):
         return gold.unit.dimensions == answer.unit.dimensions
     return True
 
 
-def _meant(value: Any, other: Any) -> list[Any]:
+def _candidate_values(value: Any, other: Any) -> list[Any]:
     """Return the numbers that a value can be, beside another. Without a unit there, the number
     alone is meant or, of a unit without dimensions, as 50 %, what it is worth."""
     if not isinstance(value, Quantity):
@@ -81,32 +89,37 @@ def _is_number(value: Any) -> bool:
     return bool(value.is_comparable and value.is_finite)
 
 
-def _same_number(gold: Expr, answer: Expr) -> bool:
-    one, other = _exact(gold).doit(), _exact(answer).doit()
-    if one == other:
+def _is_same_number(gold: Expr, answer: Expr) -> bool:
+    left, right = _to_fractions(gold).doit(), _to_fractions(answer).doit()
+    if left == right:
         return True
-    size, other_size = one.evalf(_EVALUATED), other.evalf(_EVALUATED)
-    apart, largest = abs(size - other_size), max(abs(size), abs(other_size))
-    if not (isinstance(one, Rational) and isinstance(other, Rational)) and apart <= EXACT * largest:
+    left_size, right_size = left.evalf(_EVALUATION_DIGITS), right.evalf(_EVALUATION_DIGITS)
+    difference, largest = abs(left_size - right_size), max(abs(left_size), abs(right_size))
+    if (
+        not (isinstance(left, Rational) and isinstance(right, Rational))
+        and difference <= EXACT_RELATIVE_ERROR * largest
+    ):
         return True
-    if (_is_printed(gold) or _is_printed(answer)) and apart <= FLOAT * largest:
+    if (
+        _is_printed_float(gold) or _is_printed_float(answer)
+    ) and difference <= FLOAT_RELATIVE_ERROR * largest:
         return True
-    if _is_decimal(one) == _is_decimal(other):
+    if _is_decimal(left) == _is_decimal(right):
         return False
-    decimal, exact = (gold, other) if _is_decimal(one) else (answer, one)
-    half = Rational(1, 2 * 10 ** (DIGITS + _leading_zeros(exact)))
-    return decimal.has(Float) and bool(apart <= half)
+    decimal, exact = (gold, right) if _is_decimal(left) else (answer, left)
+    half = Rational(1, 2 * 10 ** (MATCHING_DIGITS + _leading_zeros(exact)))
+    return decimal.has(Float) and bool(difference <= half)
 
 
-def _exact(value: Any) -> Any:
+def _to_fractions(value: Any) -> Any:
     """Return a value whose decimals are the fractions that they write."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
-def _is_printed(value: Expr) -> bool:
+def _is_printed_float(value: Expr) -> bool:
     """Tell whether a value has a number as a program prints it that computes in floating point."""
     return any(
-        len(Decimal(repr(float(number))).as_tuple().digits) >= _PRINTED
+        len(Decimal(repr(float(number))).as_tuple().digits) >= _MIN_PRINTED_DIGITS
         and Rational(repr(float(number))) == Rational(str(number))
         for number in value.atoms(Float)
     )
@@ -116,39 +129,42 @@ def _is_decimal(value: Expr) -> bool:
     """Tell whether digits behind a point can write a number of exact form."""
     if isinstance(value, Rational):
         return 10 ** int(value.q).bit_length() % value.q == 0
-    places = value.evalf(_EVALUATED) * 10**_PLACES
-    return bool(abs(places - places.round()) <= EXACT * abs(places))
+    places = value.evalf(_EVALUATION_DIGITS) * 10**_MAX_DECIMAL_PLACES
+    return bool(abs(places - places.round()) <= EXACT_RELATIVE_ERROR * abs(places))
 
 
-def _settled(value: Any, other: Any) -> Any:
+def _match_decimals(value: Any, other: Any) -> Any:
     """Return a value whose decimals are exact, each as the number of the other value that it
     approximates, or else as the fraction that it writes."""
     if not isinstance(value, Basic | MatrixBase) or value.has(UnevaluatedExpr):
         return value
-    wanted = [number for number in _numbers(other) if not number.has(Float)]
+    exact_numbers = [number for number in _list_numbers(other) if not number.has(Float)]
 
-    def settled(number: Expr) -> Any:
-        return next((one for one in wanted if _same_number(one, number)), _exact(number))
+    def match_decimal(number: Expr) -> Any:
+        return next(
+            (exact for exact in exact_numbers if _is_same_number(exact, number)),
+            _to_fractions(number),
+        )
 
-    return value.xreplace({n: settled(n) for n in _numbers(value) if n.has(Float)})
+    return value.xreplace({n: match_decimal(n) for n in _list_numbers(value) if n.has(Float)})
 
 
 def _leading_zeros(value: Any) -> int:
     """Return the number of zeros that stand between the point and the first digit of the smallest
     number in a value."""
-    sizes = (abs(number.evalf(_PRECISION)) for number in _numbers(value))
+    sizes = (abs(number.evalf(_VERIFY_DIGITS)) for number in _list_numbers(value))
     exponents = [int(floor(log(size, 10))) + 1 for size in sizes if 0 < size < 1]
-    return min(max(-min(exponents, default=0), 0), _SMALLEST)
+    return min(max(-min(exponents, default=0), 0), _MAX_EXPONENT)
 
 
-def _numbers(value: Any) -> list[Expr]:
+def _list_numbers(value: Any) -> list[Expr]:
     """Return the numbers in a value that are no parts of other numbers."""
     if _is_comparable(value):
         return [value]
     if isinstance(value, MatrixBase):
-        return [number for entry in value.flat() for number in _numbers(entry)]
+        return [number for entry in value.flat() for number in _list_numbers(entry)]
     if isinstance(value, Basic):
-        return [number for part in value.args for number in _numbers(part)]
+        return [number for part in value.args for number in _list_numbers(part)]
     return []
 
 

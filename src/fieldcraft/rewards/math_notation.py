@@ -23,31 +23,31 @@ _RATIONAL = re.compile(r"Rational\(\s*(-?\d+)\s*,\s*(\d+)\s*\)")
 _COMMA = re.compile(r",(?![^()]*\))")  # between entries, and not in a call
 
 
-def in_radians(text: str) -> str:
+def degrees_to_radians(text: str) -> str:
     """Return a text in which the degrees that a function is taken of are written in radians."""
-    return _FUNCTION.sub(lambda found: _DEGREES.sub(_radians, found[0]), text)
+    return _FUNCTION.sub(lambda found: _DEGREES.sub(_to_radians, found[0]), text)
 
 
-def _radians(found: re.Match[str]) -> str:
-    whole, _, behind = found["number"].partition(".")
-    return rf" (\frac{{{whole}{behind} \pi}}{{{180 * 10 ** len(behind)}}}) "
+def _to_radians(match: re.Match[str]) -> str:
+    integer, _, decimals = match["number"].partition(".")
+    return rf" (\frac{{{integer}{decimals} \pi}}{{{180 * 10 ** len(decimals)}}}) "
 
 
-def with_matrices(text: str) -> str:
+def convert_matrices(text: str) -> str:
     """Return a text in which matrices as sympy and numpy print them, and lists of lists, are
     LaTeX."""
-    text = _MATRIX.sub(lambda found: _matrix(found["rows"]), text)
+    text = _MATRIX.sub(lambda found: _render_matrix(found["rows"]), text)
     found = _NESTED.fullmatch(text)
-    return _matrix(found["rows"]) if found else text
+    return _render_matrix(found["rows"]) if found else text
 
 
-def _matrix(written: str) -> str:
+def _render_matrix(source: str) -> str:
     """Return a matrix of the rows that a program writes; one row of numbers is a column."""
-    written = _RATIONAL.sub(r"\\frac{\1}{\2}", written)
-    rows = [_COMMA.split(row[1:-1].strip().rstrip(",")) for row in re.findall(_ROW, written)]
-    if not written[1:].lstrip().startswith("["):
+    source = _RATIONAL.sub(r"\\frac{\1}{\2}", source)
+    rows = [_COMMA.split(row[1:-1].strip().rstrip(",")) for row in re.findall(_ROW, source)]
+    if not source[1:].lstrip().startswith("["):
         rows = [[entry] for entry in rows[0]]
     if len(set(map(len, rows))) > 1:
-        return written
+        return source
     lines = " \\\\ ".join(" & ".join(entry.strip() for entry in row) for row in rows)
     return rf"\begin{{pmatrix}}{lines}\end{{pmatrix}}"

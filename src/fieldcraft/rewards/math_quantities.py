@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from fieldcraft.rewards.math_numerals import value_of_words
-from fieldcraft.rewards.math_units import Unit, currency_of, unit_of
+from fieldcraft.rewards.math_numerals import parse_number_words
+from fieldcraft.rewards.math_units import Unit, parse_currency, parse_unit
 
 _OPENING = r"(\A|\\boxed\s*\{|(?<!\\)\$|\\\(|\\\[)\s*"
 _APPROXIMATE = re.compile(
@@ -19,13 +19,15 @@ _APPROXIMATE = re.compile(
 )
 
 # "The answer is 5", "Answer: 5", "So x = 5": what an answer says before its value.
-_SAID = re.compile(
+_STATED_ANSWER = re.compile(
     r"(?!.*\b(?:not|never|no|if|or|either|neither)\b)(?P<said>[A-Za-z][A-Za-z,' ]*?)"
     r"(?:\b(?:is|are|was|equals|becomes)\b:?|[:=])\s*(?P<value>\S[^:=]*)",
     re.IGNORECASE | re.DOTALL,
 )
 _ANSWER = re.compile(r"\b(?:answer|result)\s*\Z", re.IGNORECASE)
-_BEGINS = re.compile(r"[-+\u2212(]*\s?(?:pi(?![A-Za-z])|\$|\\(?:frac|sqrt|pi)|[\u221a\u03c0.]|\d)")
+_VALUE_START = re.compile(
+    r"[-+\u2212(]*\s?(?:pi(?![A-Za-z])|\$|\\(?:frac|sqrt|pi)|[\u221a\u03c0.]|\d)"
+)
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 
 _CURRENCY = r"(?:US\s?)?\\?\$|[€£¥]|(?:USD|EUR|GBP)\s"
@@ -40,30 +42,30 @@ _QUANTITY = re.compile(
 # A dollar sign before a number, as no formula ends with one.
 _DOLLAR = re.compile(r"(?<![\d$\\])\$(?=\d)")
 # A price that is not the whole answer: a bound of it, or one of several.
-_PART = re.compile(
+_PARTIAL_PRICE = re.compile(
     r"\b(?:not|than|at (?:least|most)|over|under|above|below|up to|almost|nearly) ?\$"
     r"|\$[\d.,]*\d ?(?:\b(?:or|and|to)\b|[-\u2013]) ?\$?\d|\$.*\$",
     re.IGNORECASE | re.DOTALL,
 )
 
 
-def value_of(text: str) -> str:
+def extract_stated_value(text: str) -> str:
     """Return the value that a sentence says an answer has, and any other text as it is. Where the
     sentence names no answer, only a value without words is taken: "Ann is 5 years older" stays."""
-    found = _SAID.fullmatch(text)
-    if found is None or len(found["said"].strip()) < 2:
+    match = _STATED_ANSWER.fullmatch(text)
+    if match is None or len(match["said"].strip()) < 2:
         return text
-    value = found["value"].strip()
-    alone = _BEGINS.match(value) and not _WORD.search(_bare(value))
-    return value if _ANSWER.search(found["said"]) or alone else text
+    value = match["value"].strip()
+    is_bare = _VALUE_START.match(value) and not _WORD.search(_strip_to_value(value))
+    return value if _ANSWER.search(match["said"]) or is_bare else text
 
 
-def _bare(value: str) -> str:
+def _strip_to_value(value: str) -> str:
     """Return a value without words around it, units and the name of π."""
-    return without_words(_without_unit(value)[0]).replace("pi", "")
+    return strip_quantity_words(_split_trailing_unit(value)[0]).replace("pi", "")
 
 
-def without_words(text: str) -> str:
+def strip_quantity_words(text: str) -> str:
     """Return a quantity without the words and signs around its number, and any other text without a
     sign of approximation before it. In a text of several prices, and in a bound, the dollar signs
     begin no formula, so they are taken off: one of the numbers alone is not what the text says."""
@@ -72,7 +74,7 @@ def without_words(text: str) -> str:
         opening, sign, number, closing = found.groups()
         if bool(opening) == bool(closing):
             return f"{opening}{sign}{number}{closing}"
-    if _PART.search(text) and len(_DOLLAR.findall(text)) == text.count("$"):
+    if _PARTIAL_PRICE.search(text) and len(_DOLLAR.findall(text)) == text.count("$"):
         return _DOLLAR.sub("", text)
     return text
 
@@ -84,9 +86,9 @@ _BOX = re.compile(rf"\\boxed\s*\{{(?P<inside>{_BRACES})\}}", re.DOTALL)
 _FORMULA = re.compile(
     r"(?<!\\)\$(?P<inside>[^$]+)(?<!\\)\$|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]", re.DOTALL
 )
-_LONGEST_UNIT = 80  # characters
+_MAX_UNIT_CHARACTERS = 80  # characters
 # Where a unit may begin: behind a number, a root, a fraction, π or a bracket.
-_BEGINNING = re.compile(
+_UNIT_START = re.compile(
     r"(?<=[\d})\u03c0\u00b2\u00b3\u00bc-\u00be.])(?=[\s\\~A-Za-z^%\u00b0\u00a2\u2126\u03a9])"
     r"|(?<=[A-Za-z])(?=[\s\\~^%\u00b0])"
 )
@@ -100,7 +102,7 @@ _VALUE = re.compile(
 )
 _LETTER = re.compile(r"(?:[\s~]+[A-Za-z]|[mghs])(?![A-Za-z])")  # metres, grams, hours, seconds: 5m
 _VARIABLE = re.compile(r"[A-Za-z](?![A-Za-z])|(?:\s|~|\\[,;:! ])*\\[A-Za-z]")  # 5N, 5\frac{m}{s}
-_ALONE = re.compile(rf"\s*[-+\u2212\u2013]?\s?{_NUMBER}")
+_SINGLE_NUMBER = re.compile(rf"\s*[-+\u2212\u2013]?\s?{_NUMBER}")
 _FRACTION = re.compile(r"\d/\d+\Z")
 _PRICE = re.compile(
     rf"\s*[-+\u2212\u2013]?\s?(?P<sign>{_CURRENCY})\s?[-+\u2212\u2013]?{_NUMBER}\.?\s*",
@@ -108,42 +110,42 @@ _PRICE = re.compile(
 )
 
 
-def without_unit(text: str) -> tuple[str, Unit | None]:
+def split_unit(text: str) -> tuple[str, Unit | None]:
     """Return a text without the unit of the quantity that it ends with, or that its last box or
     formula is, and the unit. Any other text is as it is."""
-    marked = list(_BOX.finditer(text)) or list(_FORMULA.finditer(text))
-    if not marked:
-        return _without_unit(text)
-    group = marked[-1].lastgroup or "inside"
-    begin, end = marked[-1].span(group)
-    inside, unit = without_unit(text[begin:end])
+    matches = list(_BOX.finditer(text)) or list(_FORMULA.finditer(text))
+    if not matches:
+        return _split_trailing_unit(text)
+    group = matches[-1].lastgroup or "inside"
+    begin, end = matches[-1].span(group)
+    inside, unit = split_unit(text[begin:end])
     if unit is not None:
         return text[:begin] + inside + text[end:], unit
-    return text, unit_of(text[marked[-1].end() :].rstrip(". "))
+    return text, parse_unit(text[matches[-1].end() :].rstrip(". "))
 
 
-def _without_unit(text: str) -> tuple[str, Unit | None]:
-    whole = text.rstrip(" .")
-    for found in _BEGINNING.finditer(whole, max(len(whole) - _LONGEST_UNIT, 0)):
-        value, behind = whole[: found.start()], whole[found.start() :]
-        unit = unit_of(behind)
-        if unit is not None and _has_unit(value, behind):
+def _split_trailing_unit(text: str) -> tuple[str, Unit | None]:
+    stripped = text.rstrip(" .")
+    for match in _UNIT_START.finditer(stripped, max(len(stripped) - _MAX_UNIT_CHARACTERS, 0)):
+        value, suffix = stripped[: match.start()], stripped[match.start() :]
+        unit = parse_unit(suffix)
+        if unit is not None and _is_unit_after(value, suffix):
             return value, unit
     price = _PRICE.fullmatch(text)
-    return text, currency_of(price["sign"]) if price else None
+    return text, parse_currency(price["sign"]) if price else None
 
 
-def _has_unit(value: str, behind: str) -> bool:
+def _is_unit_after(value: str, suffix: str) -> bool:
     """Tell whether what names a unit behind a value is one, and no variables: a letter alone needs
     a number alone before it, and a word a value without variables."""
-    if _LATEX_UNIT.match(behind):
+    if _LATEX_UNIT.match(suffix):
         return True
-    if _FRACTION.search(value) and not behind[:1].isspace():
+    if _FRACTION.search(value) and not suffix[:1].isspace():
         return False
     value = _APPROXIMATE.sub(r"\1", value)
-    said = re.split(r"(?<=[A-Za-z:])\s+", value)[-1]
-    if _LETTER.match(behind):
-        return _ALONE.fullmatch(value) is not None
-    if _VARIABLE.match(behind):
+    last_phrase = re.split(r"(?<=[A-Za-z:])\s+", value)[-1]
+    if _LETTER.match(suffix):
+        return _SINGLE_NUMBER.fullmatch(value) is not None
+    if _VARIABLE.match(suffix):
         return False
-    return _VALUE.fullmatch(said) is not None or value_of_words(value) is not None
+    return _VALUE.fullmatch(last_phrase) is not None or parse_number_words(value) is not None

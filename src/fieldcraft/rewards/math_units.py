@@ -108,15 +108,15 @@ _TABLE: tuple[tuple[str, Any, Dimensions], ...] = (
     ("word", 1, {"word": 1}),
     ("page", 1, {"page": 1}),
 )
-_SIGNS = {"$": "dollar", "\\$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
-_KNOWN = {
+_CURRENCY_SIGNS = {"$": "dollar", "\\$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
+_UNITS_BY_NAME = {
     name: (factor, dimensions) for names, factor, dimensions in _TABLE for name in names.split()
 }
-_LONG = 3  # letters of a name that may be written in capitals and in the plural
+_MIN_LONG_NAME = 3  # letters of a name that may be written in capitals and in the plural
 
-_ONE = r"(?:°[CF]?|%|¢|Ω|[Oo]['’]clock|[A-Za-z]+)"
-_FACTOR = re.compile(rf"(?P<join>^|[/* ])(?P<name>{_ONE})\.?(?:\^(?P<power>-?[1-9]))?")
-_PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
+_UNIT_NAME = r"(?:°[CF]?|%|¢|Ω|[Oo]['’]clock|[A-Za-z]+)"
+_FACTOR = re.compile(rf"(?P<join>^|[/* ])(?P<name>{_UNIT_NAME})\.?(?:\^(?P<power>-?[1-9]))?")
+_NORMALISATIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\\(?:text(?:rm|bf)?|math(?:rm|bf)|mbox|rm)\s*\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
     (re.compile(r"\\(?:[,;:! ]|quad)|~|\u00a0|\u202f|\u2009"), " "),
@@ -139,19 +139,19 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
 )  # fmt: skip
 
 
-def unit_of(text: str) -> Unit | None:
+def parse_unit(text: str) -> Unit | None:
     """Return the unit that a text names as a whole, in words, signs or LaTeX; None for any other
     text."""
-    for pattern, instead in _PLAIN:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _NORMALISATIONS:
+        text = pattern.sub(replacement, text)
     text = text.strip()
-    found = list(_FACTOR.finditer(text))
-    if not found or "".join(match[0] for match in found) != text:
+    matches = list(_FACTOR.finditer(text))
+    if not matches or "".join(match[0] for match in matches) != text:
         return None
     powers: Counter[str] = Counter()
     factor: Any = sympify(1)
-    for match in found:
-        known = _named(match["name"])
+    for match in matches:
+        known = _find_unit(match["name"])
         if known is None:
             return None
         power = int(match["power"] or 1) * (-1 if match["join"] == "/" else 1)
@@ -160,18 +160,22 @@ def unit_of(text: str) -> Unit | None:
     return Unit(frozenset((name, times) for name, times in powers.items() if times), factor)
 
 
-def currency_of(sign: str) -> Unit | None:
+def parse_currency(sign: str) -> Unit | None:
     """Return the unit that a sign or an abbreviation before a number names."""
     sign = sign.strip().removeprefix("US").strip() or "USD"
-    return unit_of(_SIGNS.get(sign, sign))
+    return parse_unit(_CURRENCY_SIGNS.get(sign, sign))
 
 
-def _named(name: str) -> tuple[Any, Dimensions] | None:
+def _find_unit(name: str) -> tuple[Any, Dimensions] | None:
     name = name.replace("’", "'")
-    if name in _KNOWN or len(name) < _LONG:
-        return _KNOWN.get(name)
+    if name in _UNITS_BY_NAME or len(name) < _MIN_LONG_NAME:
+        return _UNITS_BY_NAME.get(name)
     small = name.lower()
     return next(
-        (_KNOWN[n] for n in (small, small.removesuffix("s")) if n in _KNOWN and len(n) >= _LONG),
+        (
+            _UNITS_BY_NAME[n]
+            for n in (small, small.removesuffix("s"))
+            if n in _UNITS_BY_NAME and len(n) >= _MIN_LONG_NAME
+        ),
         None,
     )

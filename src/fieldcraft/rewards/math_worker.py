@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fieldcraft.rewards.math_equality import equal
-from fieldcraft.rewards.math_reading import read
-from fieldcraft.tools.killable_process import answer
+from fieldcraft.rewards.math_equality import is_equivalent
+from fieldcraft.rewards.math_parser import parse_math
+from fieldcraft.tools.killable_worker import serve_requests
 
 
-def _graded(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    golds = list(map(read, question["golds"]))
+def _grade(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    golds = list(map(parse_math, question["golds"]))
     yield {"known": any(golds)}
-    given = read(question["answer"])
-    yield {"right": any(equal(gold, given) for gold in golds)}
+    given = parse_math(question["answer"])
+    yield {"right": any(is_equivalent(gold, given) for gold in golds)}
 
 
 if __name__ == "__main__":
-    equal(read("\\frac{1}{2}"), read("0.5"))  # the first one loads the grammar
-    answer(_graded)
+    is_equivalent(parse_math("\\frac{1}{2}"), parse_math("0.5"))  # the first one loads the grammar
+    serve_requests(_grade)

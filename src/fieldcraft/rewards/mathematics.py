@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
-from fieldcraft.rewards.answers import closed_up
-from fieldcraft.rewards.math_pool import MathPool, shared_pool
-from fieldcraft.rewards.rubric import AskingReward
+from fieldcraft.rewards.answers import remove_redundant_space
+from fieldcraft.rewards.math_pool import MathGraderPool, get_shared_pool
+from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.types import Task, Trajectory
 
-WORKERS = 2
+NUM_WORKERS = 2
 
 
-class Math(AskingReward):
+class MathReward(AsyncReward):
     """1.0 for an answer equal to a gold answer, else 0.0; no answer is 0.0. None for a task without
     a gold answer that Math-Verify can read.
 
@@ -27,19 +27,19 @@ class Math(AskingReward):
 
     name = "math"
 
-    def __init__(self, seconds: float = 5.0, workers: int = WORKERS) -> None:
-        self._pool: MathPool = shared_pool(workers, seconds)
+    def __init__(self, seconds: float = 5.0, workers: int = NUM_WORKERS) -> None:
+        self._pool: MathGraderPool = get_shared_pool(workers, seconds)
 
-    async def ask(self, trajectory: Trajectory) -> float | None:
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None:
         task, answer = trajectory.task, (trajectory.answer or "").strip()
         if not task.answers:
             return None
         if not answer:
             return 0.0
-        if _same_text(task, answer):
+        if _has_same_text(task, answer):
             return 1.0
         return await asyncio.wrap_future(self._pool.submit(list(task.answers), answer))
 
 
-def _same_text(task: Task, answer: str) -> bool:
-    return closed_up(answer) in map(closed_up, task.answers)
+def _has_same_text(task: Task, answer: str) -> bool:
+    return remove_redundant_space(answer) in map(remove_redundant_space, task.answers)

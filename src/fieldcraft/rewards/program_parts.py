@@ -19,8 +19,8 @@ from functools import cached_property
 
 _BUILTIN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)  # must stand first
-_READS = frozenset({"input", "stdin", "raw_input"})
-_NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_STDIN_NAMES = frozenset({"input", "stdin", "raw_input"})
+_DEFINITION_NODES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ProgramPart:
             return list(below(symtable.symtable(self.code, "answer", "exec")))
 
     @cached_property
-    def defines(self) -> frozenset[str]:
+    def defined_names(self) -> frozenset[str]:
         """Names that the block binds for all of the program."""
         return frozenset(
             symbol.get_name()
@@ -58,7 +58,7 @@ class ProgramPart:
         )
 
     @cached_property
-    def wants(self) -> frozenset[str]:
+    def required_names(self) -> frozenset[str]:
         """Names that the block uses and does not define."""
         used = {
             symbol.get_name()
@@ -66,32 +66,34 @@ class ProgramPart:
             for symbol in table.get_symbols()
             if symbol.is_referenced() and (table is self._tables[0] or symbol.is_global())
         }
-        return frozenset(used - self.defines - _BUILTIN)
+        return frozenset(used - self.defined_names - _BUILTIN)
 
     @cached_property
-    def runs(self) -> bool:
+    def runs_itself(self) -> bool:
         """Return whether the block prints, or calls what it defines, where it is not called
         itself."""
         return any(
-            (isinstance(node.func, ast.Name) and node.func.id in {"print", *self.defines})
+            (isinstance(node.func, ast.Name) and node.func.id in {"print", *self.defined_names})
             or (isinstance(node.func, ast.Attribute) and node.func.attr == "write")
-            for node in _outside(self._tree)
+            for node in _iter_module_level(self._tree)
             if isinstance(node, ast.Call)
         )
 
     @cached_property
-    def reads(self) -> bool:
+    def reads_stdin(self) -> bool:
         """Return whether the block itself names the standard input."""
         names = (getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(self._tree))
-        return not _READS.isdisjoint(names)
+        return not _STDIN_NAMES.isdisjoint(names)
 
     @cached_property
-    def made(self) -> frozenset[str]:
+    def definitions(self) -> frozenset[str]:
         """Functions and classes of the block."""
-        return frozenset(node.name for node in self._tree.body if isinstance(node, _NAMED))
+        return frozenset(
+            node.name for node in self._tree.body if isinstance(node, _DEFINITION_NODES)
+        )
 
     @cached_property
-    def borrowed(self) -> frozenset[str]:
+    def third_party_imports(self) -> frozenset[str]:
         """Names that the block imports from modules that are not of Python's library."""
         return frozenset(
             alias.name
@@ -102,37 +104,39 @@ class ProgramPart:
         )
 
 
-def joined(codes: Sequence[str]) -> str:
+def join_program_parts(codes: Sequence[str]) -> str:
     """Return the program that blocks of Python, of which each compiles, make up."""
     parts = [ProgramPart(code) for code in codes]
     while len(parts) > 1 and _is_example(parts[-1], parts[:-1]):
         parts.pop()
-    taken, wanted = [parts[-1]], parts[-1].wants
+    selected, missing_names = [parts[-1]], parts[-1].required_names
     for part in reversed(parts[:-1]):
-        if part.defines & wanted:
-            taken.insert(0, part)
-            wanted = (wanted - part.defines) | part.wants
-    if len(taken) == 1:
-        return taken[0].code
-    code = "\n\n".join(part.code.strip("\n") for part in taken) + "\n"
+        if part.defined_names & missing_names:
+            selected.insert(0, part)
+            missing_names = (missing_names - part.defined_names) | part.required_names
+    if len(selected) == 1:
+        return selected[0].code
+    code = "\n\n".join(part.code.strip("\n") for part in selected) + "\n"
     return "".join([*_FUTURE.findall(code), _FUTURE.sub("", code)])
 
 
-def _is_example(part: ProgramPart, before: Sequence[ProgramPart]) -> bool:
+def _is_example(part: ProgramPart, previous: Sequence[ProgramPart]) -> bool:
     """Tell whether a block only uses or tests what earlier ones define."""
-    made = frozenset().union(*(p.made for p in before))
-    if part.borrowed & made:
+    definitions = frozenset().union(*(p.definitions for p in previous))
+    if part.third_party_imports & definitions:
         return True
-    tests = bool(part.made) and all(name.lower().startswith("test") for name in part.made)
-    used = [p for p in before if p.defines & part.wants]
-    if not used or (part.made and not tests):
+    is_test = bool(part.definitions) and all(
+        name.lower().startswith("test") for name in part.definitions
+    )
+    used = [p for p in previous if p.defined_names & part.required_names]
+    if not used or (part.definitions and not is_test):
         return False
-    return tests or (any(p.runs for p in used) and not part.reads)
+    return is_test or (any(p.runs_itself for p in used) and not part.reads_stdin)
 
 
-def _outside(tree: ast.AST) -> Iterator[ast.AST]:
+def _iter_module_level(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a program that stand in no function and no class."""
     for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, _NAMED | ast.Lambda):
+        if not isinstance(node, _DEFINITION_NODES | ast.Lambda):
             yield node
-            yield from _outside(node)
+            yield from _iter_module_level(node)

@@ -16,16 +16,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fieldcraft.rewards.fences import program_of
-from fieldcraft.rewards.rubric import AskingReward
+from fieldcraft.rewards.fences import extract_program
+from fieldcraft.rewards.rubric import AsyncReward
 from fieldcraft.types import Trajectory, UserError
 
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
-WHOLE = re.compile(r"[-+]?\d+")
-PRELUDE = "prelude"  # of `meta`
+NUMBER_PATTERN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+INTEGER_PATTERN = re.compile(r"[-+]?\d+")
+PRELUDE_KEY = "prelude"  # of `meta`
 
 
-class Ran(Protocol):
+class ProgramOutcome(Protocol):
     """Result of a program."""
 
     @property
@@ -38,47 +38,47 @@ class Ran(Protocol):
 
 
 @runtime_checkable
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """Runner of programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
     its own for every run. It must keep at least as much output as a test expects."""
 
-    async def run(self, code: str, stdin: str = "") -> Ran: ...
+    async def run(self, code: str, stdin: str = "") -> ProgramOutcome: ...
 
-    async def test(self, code: str, tests: str, imports: str) -> Ran:
+    async def test(self, code: str, tests: str, imports: str) -> ProgramOutcome:
         """Run `tests` beside a program, in another process, where `imports` are made."""
         ...
 
 
-class ProgramReward(AskingReward):
+class ProgramReward(AsyncReward):
     """1.0 for a program that passes all tests of its task, else 0.0; an answer without a program
-    (`fences.program_of`) is 0.0, and a task without tests None."""
+    (`fences.extract_program`) is 0.0, and a task without tests None."""
 
-    tests: str  # the key of `meta` with the tests
+    tests_key: str  # the key of `meta` with the tests
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: ProgramRunner) -> None:
         self._runner = runner
 
-    async def ask(self, trajectory: Trajectory) -> float | None:
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None:
         """Run the tests of a trajectory's program. Raises UserError for tests that are none."""
-        tests = trajectory.task.meta.get(self.tests)
+        tests = trajectory.task.meta.get(self.tests_key)
         if not tests:
             return None
-        self.check(trajectory.task.id, tests)
-        code = program_of(trajectory.answer or "")
+        self.require_tests(trajectory.task.id, tests)
+        code = extract_program(trajectory.answer or "")
         if code is None:
             return 0.0
-        prelude = str(trajectory.task.meta.get(PRELUDE, ""))
-        code = with_prelude(code, prelude)
+        prelude = str(trajectory.task.meta.get(PRELUDE_KEY, ""))
+        code = add_prelude(code, prelude)
         for test in tests:
             if not await self.passes(code, test, prelude):
                 return 0.0
         return 1.0
 
-    def check(self, task: str, tests: Any) -> None:
+    def require_tests(self, task: str, tests: Any) -> None:
         """Check tests. Raises UserError for tests of another form."""
         if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
             raise UserError(
-                f"the {self.tests} of task '{task}' cannot be run: write them as"
+                f"the {self.tests_key} of task '{task}' cannot be run: write them as"
                 " rewards/programs.py describes."
             )
 
@@ -89,24 +89,24 @@ class ProgramReward(AskingReward):
     async def passes(self, code: str, test: Any, prelude: str) -> bool: ...
 
 
-class UnitTests(ProgramReward):
+class UnitTestReward(ProgramReward):
     """The tests run in another process than the program, which never sees them."""
 
     name = "unit_tests"
-    tests = "unit_tests"
+    tests_key = "unit_tests"
 
     def is_test(self, test: Any) -> bool:
         return isinstance(test, str)
 
     async def passes(self, code: str, test: str, prelude: str) -> bool:
-        return (await self._runner.test(code, test, _imports(prelude))).ok
+        return (await self._runner.test(code, test, _extract_imports(prelude))).ok
 
 
-class StdinTests(ProgramReward):
-    """The program reads a test's input and must print its output, as `same_output` compares."""
+class StdinTestReward(ProgramReward):
+    """The program reads a test's input and must print its output, as `is_same_output` compares."""
 
     name = "stdin_tests"
-    tests = "stdin_tests"
+    tests_key = "stdin_tests"
 
     def is_test(self, test: Any) -> bool:
         return (
@@ -116,25 +116,29 @@ class StdinTests(ProgramReward):
         )
 
     async def passes(self, code: str, test: dict[str, str], prelude: str) -> bool:
-        ran = await self._runner.run(code, stdin=test["input"])
-        return ran.ok and same_output(ran.stdout, test["output"])
+        outcome = await self._runner.run(code, stdin=test["input"])
+        return outcome.ok and is_same_output(outcome.stdout, test["output"])
 
 
-BY_TESTS = frozenset({UnitTests.name, StdinTests.name})
+TEST_REWARD_NAMES = frozenset({UnitTestReward.name, StdinTestReward.name})
 
 
-def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def compute_program_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return `no_program_rate`: of the rollouts that tests of programs grade, the share whose
     answer holds no program. Nothing where no rollout is graded so; those without an answer count
     elsewhere."""
-    graded = [t for t in trajectories if any(t.rewards.get(n) is not None for n in BY_TESTS)]
+    graded = [
+        t for t in trajectories if any(t.rewards.get(n) is not None for n in TEST_REWARD_NAMES)
+    ]
     if not graded:
         return {}
-    without = [t for t in graded if t.answer is not None and program_of(t.answer) is None]
-    return {"no_program_rate": len(without) / len(graded)}
+    without_program = [
+        t for t in graded if t.answer is not None and extract_program(t.answer) is None
+    ]
+    return {"no_program_rate": len(without_program) / len(graded)}
 
 
-def with_prelude(code: str, prelude: str) -> str:
+def add_prelude(code: str, prelude: str) -> str:
     """Return a program behind its prelude; its imports from __future__ come first, as they must."""
     if not prelude:
         return code
@@ -148,7 +152,7 @@ def with_prelude(code: str, prelude: str) -> str:
     return "".join([*lines[:first], "\n" if first else "", prelude.rstrip(), "\n", *lines[first:]])
 
 
-def _imports(prelude: str) -> str:
+def _extract_imports(prelude: str) -> str:
     """Return the part of a prelude that tests may rely on. The program may replace what else it
     defines."""
     try:
@@ -158,19 +162,19 @@ def _imports(prelude: str) -> str:
     return "\n".join(ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom))
 
 
-def same_output(printed: str, wanted: str) -> bool:
+def is_same_output(printed: str, wanted: str) -> bool:
     """Return whether two outputs have the same words, whatever white space is between them. Numbers
     of which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole
     numbers may not differ."""
-    words, others = printed.split(), wanted.split()
-    return len(words) == len(others) and all(map(_same_word, words, others))
+    words, wanted_words = printed.split(), wanted.split()
+    return len(words) == len(wanted_words) and all(map(_is_same_word, words, wanted_words))
 
 
-def _same_word(word: str, other: str) -> bool:
+def _is_same_word(word: str, other: str) -> bool:
     if word == other:
         return True
-    if WHOLE.fullmatch(word) and WHOLE.fullmatch(other):
+    if INTEGER_PATTERN.fullmatch(word) and INTEGER_PATTERN.fullmatch(other):
         return False
-    if NUMBER.fullmatch(word) is None or NUMBER.fullmatch(other) is None:
+    if NUMBER_PATTERN.fullmatch(word) is None or NUMBER_PATTERN.fullmatch(other) is None:
         return False
     return math.isclose(float(word), float(other), rel_tol=1e-6, abs_tol=1e-6)

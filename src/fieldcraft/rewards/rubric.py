@@ -11,31 +11,31 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, final
 
-from fieldcraft.config.names import cause_of, shown
+from fieldcraft.config.names import describe_exception, format_short
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.rewards.grading import recorded_as
-from fieldcraft.types import VERDICT, Reward, Status, Trajectory, UserError
+from fieldcraft.rewards.grading import resolve_reward_name
+from fieldcraft.types import DEFAULT_VERDICT_REWARD, Reward, Status, Trajectory, UserError
 
 # Squares of rewards, and sums of these over a step, are finite in float32.
-MOST_REWARD = 1e15
+MAX_REWARD = 1e15
 
 
-class AskingReward(StatelessReward, ABC):
-    """A reward that has to ask somebody else, such as a judge. `Rubric.prepare` asks about many
-    trajectories at once and leaves what was said in `Trajectory.rewards`."""
+class AsyncReward(StatelessReward, ABC):
+    """A reward that has to ask somebody else, such as a judge. `Rubric.score_async_rewards` asks
+    about many trajectories at once and leaves what was said in `Trajectory.rewards`."""
 
     name: str
 
     @abstractmethod
-    async def ask(self, trajectory: Trajectory) -> float | None: ...
+    async def score_trajectory(self, trajectory: Trajectory) -> float | None: ...
 
     @final
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [t.rewards[recorded_as(self.name, t.task)] for t in group]
+        return [t.rewards[resolve_reward_name(self.name, t.task)] for t in group]
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradingCounts:
     """Numbers of trajectories of a group that were graded, could not be, or had ended in an
     error."""
 
@@ -44,14 +44,14 @@ class Graded:
     errors: int
 
 
-class BesideReward(ABC):
+class AsyncGroupReward(ABC):
     """A reward that is computed beside the event loop. The scores of a group are then in
     `Trajectory.rewards`, where rewards that build on it find them."""
 
     name: str
 
     @abstractmethod
-    async def scores(self, group: Sequence[Trajectory]) -> list[float | None]: ...
+    async def score_group(self, group: Sequence[Trajectory]) -> list[float | None]: ...
 
     @final
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
@@ -64,28 +64,28 @@ class BesideReward(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
+def compute_checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
     """Score a group by a reward, which may be the user's. Raises UserError as `score` does."""
     if not group:
         return []
-    with _failing(reward):
-        found: Any = reward(group)
-    if not isinstance(found, Sequence) or len(found) != len(group):
+    with _raise_reward_errors(reward):
+        scores: Any = reward(group)
+    if not isinstance(scores, Sequence) or len(scores) != len(group):
         raise UserError(
             f"the reward '{reward.name}' must return a list with one score for each of the"
-            f" {len(group)} rollouts that it is given, not {shown(found)}: correct it."
+            f" {len(group)} rollouts that it is given, not {format_short(scores)}: correct it."
         )
-    for score in found:
-        if score is not None and not (isinstance(score, Real) and abs(float(score)) <= MOST_REWARD):
+    for score in scores:
+        if score is not None and not (isinstance(score, Real) and abs(float(score)) <= MAX_REWARD):
             raise UserError(
-                f"the reward '{reward.name}' gave {shown(score)}, which is no score: return"
-                f" numbers up to {MOST_REWARD:g}, and None where a rollout cannot be graded."
+                f"the reward '{reward.name}' returned {format_short(score)}, which is not a score:"
+                f" return numbers up to {MAX_REWARD:g}, or None if a rollout cannot be graded."
             )
-    return [None if score is None else float(score) for score in found]
+    return [None if score is None else float(score) for score in scores]
 
 
 @contextmanager
-def _failing(reward: Reward) -> Iterator[None]:
+def _raise_reward_errors(reward: Reward) -> Iterator[None]:
     """Raise a UserError that names the reward for whatever it raises."""
     try:
         yield
@@ -93,20 +93,22 @@ def _failing(reward: Reward) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(
-            f"the reward '{reward.name}' failed ({cause_of(error)}): correct it and run the same"
-            " command again, which resumes here."
+            f"the reward '{reward.name}' failed ({describe_exception(error)}): correct it and run"
+            " the same command again, which resumes here."
         ) from error
 
 
 class Rubric:
-    """The weighted sum of rewards. A reward of weight 0 is only recorded. `correct` is the name of
-    the one that says which answers are right; the score of AUTO is recorded as that of the grader
-    of each task (`recorded_as`).
+    """The weighted sum of rewards. A reward of weight 0 is only recorded. `verdict_name` is the
+    name of the one that says which answers are right; the score of AUTO_VERDICT is recorded as that
+    of the grader of each task (`resolve_reward_name`).
 
     Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
     """
 
-    def __init__(self, rewards: Sequence[tuple[Reward, float]], correct: str = VERDICT) -> None:
+    def __init__(
+        self, rewards: Sequence[tuple[Reward, float]], verdict_name: str = DEFAULT_VERDICT_REWARD
+    ) -> None:
         names = [reward.name for reward, _ in rewards]
         if not names:
             raise UserError("A rubric needs at least one reward.")
@@ -116,82 +118,84 @@ class Rubric:
             if not math.isfinite(weight):
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
         self.rewards = tuple(rewards)
-        self.correct = correct
+        self.verdict_name = verdict_name
 
     @property
     def names(self) -> list[str]:
         return [reward.name for reward, _ in self.rewards]
 
-    def replacing(self, reward: Reward) -> Rubric:
+    def with_reward(self, reward: Reward) -> Rubric:
         """Return the same rubric with another reward in place of the one of that name."""
-        found = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
-        return Rubric(found, self.correct)
+        rewards = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
+        return Rubric(rewards, self.verdict_name)
 
-    async def prepare(self, trajectories: Sequence[Trajectory]) -> None:
+    async def score_async_rewards(self, trajectories: Sequence[Trajectory]) -> None:
         """Ask what rewards have to ask elsewhere; `score` needs it where there are such rewards."""
-        sound = [t for t in trajectories if t.status is not Status.ERROR]
-        await asyncio.gather(*map(self._ask, sound))
+        gradable = [t for t in trajectories if t.status is not Status.ERROR]
+        await asyncio.gather(*map(self._score_async, gradable))
 
-    async def _ask(self, trajectory: Trajectory) -> None:
+    async def _score_async(self, trajectory: Trajectory) -> None:
         """Ask each reward once, even where it is the grader of the task as well."""
-        said: dict[str, float | None] = {}
+        scores: dict[str, float | None] = {}
         for reward, _ in self.rewards:
-            name = recorded_as(reward.name, trajectory.task)
-            if isinstance(reward, AskingReward) and name not in said:
-                with _failing(reward):
-                    said[name] = await reward.ask(trajectory)
-        trajectory.rewards |= said
+            name = resolve_reward_name(reward.name, trajectory.task)
+            if isinstance(reward, AsyncReward) and name not in scores:
+                with _raise_reward_errors(reward):
+                    scores[name] = await reward.score_trajectory(trajectory)
+        trajectory.rewards |= scores
 
-    async def score(self, group: Sequence[Trajectory]) -> Graded:
+    async def score(self, group: Sequence[Trajectory]) -> GradingCounts:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
 
         One that ended in an error is not graded and no reward sees it; `reward` is also None where
         a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
-        of scores, if one of them or their sum is no number up to MOST_REWARD, and if `correct`
+        of scores, if one of them or their sum is no number up to MAX_REWARD, and if `verdict_name`
         gives one outside 0 to 1.
         """
         for trajectory in group:
-            trajectory.correct = recorded_as(self.correct, trajectory.task)
+            trajectory.correct = resolve_reward_name(self.verdict_name, trajectory.task)
         errors = [t for t in group if t.status is Status.ERROR]
-        sound = [t for t in group if t.status is not Status.ERROR]
+        gradable = [t for t in group if t.status is not Status.ERROR]
         for trajectory in errors:
-            names = [recorded_as(reward.name, trajectory.task) for reward, _ in self.rewards]
+            names = [
+                resolve_reward_name(reward.name, trajectory.task) for reward, _ in self.rewards
+            ]
             trajectory.rewards = dict.fromkeys(names)
         for reward, _ in self.rewards:
-            if isinstance(reward, BesideReward):
-                scores = await reward.scores(sound)
+            if isinstance(reward, AsyncGroupReward):
+                scores = await reward.score_group(gradable)
             else:
-                scores = checked_scores(reward, sound)
-            for trajectory, score in zip(sound, scores, strict=True):
-                trajectory.rewards[recorded_as(reward.name, trajectory.task)] = score
-        for trajectory in sound:
-            self._refuse_verdict(trajectory)
+                scores = compute_checked_scores(reward, gradable)
+            for trajectory, score in zip(gradable, scores, strict=True):
+                trajectory.rewards[resolve_reward_name(reward.name, trajectory.task)] = score
+        for trajectory in gradable:
+            self._require_valid_verdict(trajectory)
         for trajectory in group:
-            trajectory.reward = self._total(trajectory)
+            trajectory.reward = self._weighted_sum(trajectory)
         graded = sum(t.reward is not None for t in group)
-        return Graded(graded, len(sound) - graded, len(errors))
+        return GradingCounts(graded, len(gradable) - graded, len(errors))
 
-    def _refuse_verdict(self, trajectory: Trajectory) -> None:
+    def _require_valid_verdict(self, trajectory: Trajectory) -> None:
         score = trajectory.rewards.get(trajectory.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise UserError(
-                f"the reward '{trajectory.correct}' says which answers are right, so its scores"
-                f" must be from 0 to 1, not {score:g}: set correct= to another reward."
+                f"the verdict reward '{trajectory.correct}' must give scores from 0 to 1,"
+                f" not {score:g}: set correct= to another reward."
             )
 
-    def _total(self, trajectory: Trajectory) -> float | None:
+    def _weighted_sum(self, trajectory: Trajectory) -> float | None:
         total = 0.0
         for reward, weight in self.rewards:
             if weight == 0:
                 continue
-            score = trajectory.rewards[recorded_as(reward.name, trajectory.task)]
+            score = trajectory.rewards[resolve_reward_name(reward.name, trajectory.task)]
             if score is None:
                 return None
             total += weight * score
-        if not abs(total) <= MOST_REWARD:
+        if not abs(total) <= MAX_REWARD:
             raise UserError(
                 f"the weighted sum of the rewards {', '.join(self.names)} is {total:g}, and none"
-                f" may be beyond {MOST_REWARD:g}: lower their weights in rewards."
+                f" may be beyond {MAX_REWARD:g}: lower their weights in rewards."
             )
         return total
 

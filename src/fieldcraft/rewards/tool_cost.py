@@ -4,7 +4,7 @@ Both are r_tool * r_phi; their weight in a rubric is the paper's alpha. r_phi is
 of rewards such as r_correct + r_format (appendix D.3). The product matters: a wrong answer is worth
 no more than its form, however few calls it took, so nothing is gained by not calling at all.
 
-m, the cost of a rollout, is `acting_cost`: the sum of the costs of the calls that were
+m, the cost of a rollout, is `compute_acting_cost`: the sum of the costs of the calls that were
 run, failed ones included, because they were paid for, and of token_cost / 1000 for each token of
 the policy. Without prices it is the number of these calls. A call over the budget was written but
 not run, and an attempt that could not be read as a call ran nothing; neither brought the policy
@@ -19,16 +19,16 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from fieldcraft.records.costs import acting_cost
+from fieldcraft.records.costs import compute_acting_cost
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Reward, Trajectory, UserError
 
-Measure = Callable[[Trajectory], float]
-CALLS: Measure = attrgetter("executed_calls")
+CostMeasure = Callable[[Trajectory], float]
+CALL_COUNT: CostMeasure = attrgetter("num_executed_calls")
 
 
-def tool_reward(cost: float, least: float | None, smoothing: float) -> float:
-    """Return r_tool of `cost` = m, where `least` = n is the least cost that is known to suffice.
+def compute_tool_reward(cost: float, min_cost: float | None, smoothing: float) -> float:
+    """Return r_tool of `cost` = m, where `min_cost` = n is the least cost that is known to suffice.
 
     n > 0: sin(f pi / 2n) with f = 2nm / (m + n), that is sin(pi m / (m + n)): 1 at m = n
         (equation 6).
@@ -37,12 +37,12 @@ def tool_reward(cost: float, least: float | None, smoothing: float) -> float:
 
     With n > 0 a cost of 0 gives 0, right as the answer may be: n has to be lowered first.
     """
-    if least:
-        return math.sin(math.pi * cost / (cost + least))
+    if min_cost:
+        return math.sin(math.pi * cost / (cost + min_cost))
     return math.cos(math.pi * cost / (2 * cost + smoothing))
 
 
-class WeightedSum(StatelessReward):
+class WeightedSumReward(StatelessReward):
     """r_phi as a sum of rewards times their weights; None where one of them cannot grade.
 
     Raises UserError for a score below 0: a product with r_tool would reward calls there.
@@ -50,30 +50,30 @@ class WeightedSum(StatelessReward):
 
     name = "priced_rewards"
 
-    def __init__(self, parts: Sequence[tuple[Reward, float]]) -> None:
-        self.parts = parts
+    def __init__(self, components: Sequence[tuple[Reward, float]]) -> None:
+        self.components = components
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        scores = [self._scores(reward, group) for reward, _ in self.parts]
-        weights = [weight for _, weight in self.parts]
+        scores = [self._scores(reward, group) for reward, _ in self.components]
+        weights = [weight for _, weight in self.components]
         return [
             None if None in found else sum(w * s for w, s in zip(weights, found, strict=True))
             for found in zip(*scores, strict=True)
         ]
 
     def _scores(self, reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
-        found = reward(group)
-        for score in found:
+        scores = reward(group)
+        for score in scores:
             if score is not None and score < 0:
                 raise UserError(
                     f"priced_rewards names '{reward.name}', which gave {score:g}; its scores are"
                     " multiplied with r_tool, so they must not be below 0: give it a weight in"
                     " rewards instead."
                 )
-        return found
+        return scores
 
 
-class OtcPpo(StatelessReward):
+class OtcPpoReward(StatelessReward):
     """r_tool without a known optimum: a lower cost is always better.
 
     Args:
@@ -84,21 +84,25 @@ class OtcPpo(StatelessReward):
 
     name = "otc-ppo"
 
-    def __init__(self, priced: Reward, smoothing: float, measure: Measure = acting_cost) -> None:
+    def __init__(
+        self, priced: Reward, smoothing: float, measure: CostMeasure = compute_acting_cost
+    ) -> None:
         self.priced = priced
         self.smoothing = smoothing
         self.measure = measure
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         return [
-            None if score is None else score * tool_reward(self.measure(t), None, self.smoothing)
+            None
+            if score is None
+            else score * compute_tool_reward(self.measure(t), None, self.smoothing)
             for t, score in zip(group, self.priced(group), strict=True)
         ]
 
 
-class OtcGrpo:
+class OtcGrpoReward:
     """r_tool against the least cost of any right rollout of the question, in the whole run:
-    `least`, by task id, which the checkpoint keeps.
+    `min_costs`, by task id, which the checkpoint keeps.
 
     It is lowered by a group before the group is scored, so that the best rollout ever gets 1 and
     not 0. A question that nobody has answered has no entry, and its r_tool is 1: what a wrong
@@ -106,7 +110,7 @@ class OtcGrpo:
 
     Args:
         correct: r_correct; a score of 1 is a right answer.
-        smoothing, measure: as those of `OtcPpo`.
+        smoothing, measure: as those of `OtcPpoReward`.
         priced: r_phi; None: r_correct.
     """
 
@@ -117,32 +121,32 @@ class OtcGrpo:
         correct: Reward,
         smoothing: float,
         priced: Reward | None = None,
-        measure: Measure = acting_cost,
+        measure: CostMeasure = compute_acting_cost,
     ) -> None:
         self.correct = correct
         self.priced = priced or correct
         self.smoothing = smoothing
         self.measure = measure
-        self.least: dict[str, float] = {}
+        self.min_costs: dict[str, float] = {}
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         for trajectory, score in zip(group, self.correct(group), strict=True):
             if score == 1:
                 cost, task = self.measure(trajectory), trajectory.task.id
-                self.least[task] = min(cost, self.least.get(task, cost))
+                self.min_costs[task] = min(cost, self.min_costs.get(task, cost))
         return [
             None if score is None else score * self._tool_reward(trajectory)
             for trajectory, score in zip(group, self.priced(group), strict=True)
         ]
 
     def _tool_reward(self, trajectory: Trajectory) -> float:
-        least = self.least.get(trajectory.task.id)
-        if least is None:
+        min_cost = self.min_costs.get(trajectory.task.id)
+        if min_cost is None:
             return 1.0
-        return tool_reward(self.measure(trajectory), least, self.smoothing)
+        return compute_tool_reward(self.measure(trajectory), min_cost, self.smoothing)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fewest": dict(self.least)}
+        return {"fewest": dict(self.min_costs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.least = dict(state["fewest"])
+        self.min_costs = dict(state["fewest"])

@@ -7,22 +7,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Protocol
 
-from fieldcraft.config.environment import REWARD
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.environment import ENVIRONMENT_REWARD
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.envs.defects import describe_defect
-from fieldcraft.records.costs import Costs
-from fieldcraft.rewards.rubric import MOST_REWARD
+from fieldcraft.records.costs import CostModel
+from fieldcraft.rewards.rubric import MAX_REWARD
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
-class Play(Protocol):
-    """A player of rollouts: a call plays one rollout of a task. `key` names it: with the policy's
-    seed it fixes every random choice. Many are played side by side in one event loop."""
+class EnvironmentRunner(Protocol):
+    """A runner of rollouts: a call runs one rollout of a task. `key` names it: with the policy's
+    seed it fixes every random choice. Many run side by side in one event loop."""
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """Play a rollout, and return its trajectory.
+        """Run a rollout, and return its trajectory.
 
         Its segments are in the order in which the policy read and wrote them. What the policy
         wrote has the author POLICY, with ids, log-probabilities and versions as the engine gave
@@ -43,7 +43,9 @@ class Environment(Protocol):
         recipe has to name them (`tasks` or `world`)."""
         ...
 
-    def open(self, dialect: BaseDialect, budget: Limits) -> AbstractAsyncContextManager[Play]:
+    def start(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AbstractAsyncContextManager[EnvironmentRunner]:
         """Return a context with what plays the rollouts of a stage or an evaluation: entered before
         the first one, and exited after the last. Servers and processes that all rollouts share
         belong in here.
@@ -55,20 +57,20 @@ class Environment(Protocol):
 
 
 @asynccontextmanager
-async def opened(
+async def isolate_failures(
     environment: Environment,
     dialect: BaseDialect,
-    budget: Limits,
+    budget: BudgetConfig,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
-) -> AsyncIterator[Play]:
-    """Yield the environment's `Play`, whose exceptions end one rollout and not the run. Calls have
-    the costs that `tool_costs` gives their tools."""
-    costs = Costs(tool_costs, budget.token_cost)
-    async with environment.open(dialect, budget) as play:
+) -> AsyncIterator[EnvironmentRunner]:
+    """Yield the environment's `EnvironmentRunner`, whose exceptions end one rollout and not the
+    run. Calls have the costs that `tool_costs` gives their tools."""
+    costs = CostModel(tool_costs, budget.token_cost)
+    async with environment.start(dialect, budget) as runner:
 
-        async def guarded(task: Task, policy: Policy, key: str) -> Trajectory:
+        async def run_guarded(task: Task, policy: Policy, key: str) -> Trajectory:
             try:
-                trajectory = await play(task, policy, key)
+                trajectory = await runner(task, policy, key)
                 costs.price(trajectory)
                 return trajectory
             except UserError:
@@ -76,16 +78,16 @@ async def opened(
             except Exception as error:  # noqa: BLE001 - a bad rollout is data
                 return Trajectory(task, status=Status.ERROR, error=describe_defect(error))
 
-        yield guarded
+        yield run_guarded
 
 
-class EnvironmentDefect(Exception):
+class EnvironmentContractError(Exception):
     """Failure of an environment that did what none may do."""
 
 
-def reward_of(trajectory: Trajectory, reward: float) -> None:
-    """Check the reward that the environment gave, and keep it. Raises EnvironmentDefect for what is
-    no reward."""
-    if not abs(reward) <= MOST_REWARD:
-        raise EnvironmentDefect(f"its reward is {reward:g}, and none is beyond {MOST_REWARD:g}")
-    trajectory.rewards[REWARD] = reward
+def set_environment_reward(trajectory: Trajectory, reward: float) -> None:
+    """Check the reward that the environment gave, and keep it. Raises EnvironmentContractError for
+    what is no reward."""
+    if not abs(reward) <= MAX_REWARD:
+        raise EnvironmentContractError(f"its reward is {reward:g}, and the limit is {MAX_REWARD:g}")
+    trajectory.rewards[ENVIRONMENT_REWARD] = reward

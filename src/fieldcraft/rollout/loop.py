@@ -6,26 +6,34 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from fieldcraft.dialects.folding import is_well_formed
-from fieldcraft.envs.environment import Episode, ToolEnvironment, ToolFreeEnvironment
-from fieldcraft.records.chains import chains, turns_of
-from fieldcraft.rollout import ending
+from fieldcraft.envs.environment import ToolEnvironment, ToolFreeEnvironment, ToolSession
+from fieldcraft.records.chains import get_policy_turns, split_chains
+from fieldcraft.rollout import termination
 from fieldcraft.rollout.turns import (
-    Conversation,
     Policy,
+    RolloutSession,
     Simulator,
-    continue_conversation,
-    converse,
+    continue_session,
+    run_session,
 )
-from fieldcraft.types import Answer, Author, Status, StopReason, Task, Trajectory, UserError
+from fieldcraft.sampling import StopReason
+from fieldcraft.types import Answer, Author, Status, Task, Trajectory, UserError
 
-__all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts", "tool_free_rollout"]
+__all__ = [
+    "Policy",
+    "Simulator",
+    "continue_rollout",
+    "run_rollout",
+    "run_rollouts",
+    "run_tool_free_rollout",
+]
 
 
-async def rollout(
+async def run_rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str, simulator: Simulator | None = None
 ) -> Trajectory:
     """Run a rollout: let the policy think, act and answer until it answers, gives up or runs out of
-    budget, where it may be made to answer (`ending.py`).
+    budget, where it may be made to answer (`termination.py`).
 
     Args:
         task: the question.
@@ -37,95 +45,102 @@ async def rollout(
     A defect of a tool or an engine ends this trajectory with Status.ERROR and its cause; a
     UserError (a mistake that would spoil every rollout alike) is raised.
     """
-    trajectory = await converse(task, policy, env, key, _act_and_answer, simulator)
+    trajectory = await run_session(task, policy, env, key, _run_agent_loop, simulator)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
 
-async def tool_free_rollout(
+async def run_tool_free_rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str
 ) -> Trajectory:
-    """Let the policy answer from its own knowledge: the prompt is that of `rollout`, but the tools
-    are unavailable, so a call ends the rollout without an answer (AutoCoA's pure chain of thought
-    in reinforcement learning, arXiv 2503.06580, section 3.1).
+    """Let the policy answer from its own knowledge: the prompt is that of `run_rollout`, but the
+    tools are unavailable, so a call ends the rollout without an answer (AutoCoA's pure chain of
+    thought in reinforcement learning, arXiv 2503.06580, section 3.1).
 
-    Arguments, ends and errors are those of `rollout`.
+    Arguments, ends and errors are those of `run_rollout`.
     """
-    closed = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
+    tool_free_env = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
     trajectory = Trajectory(task, tool_free=True)
-    await continue_conversation(trajectory, policy, closed, key, _think_and_answer)
+    await continue_session(trajectory, policy, tool_free_env, key, _answer_without_tools)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
 
-async def continuation(
+async def continue_rollout(
     trajectory: Trajectory,
     policy: Policy,
     env: ToolEnvironment,
     key: str,
-    prepare: Callable[[Episode], Awaitable[None]],
+    prepare: Callable[[ToolSession], Awaitable[None]],
     thought: str = "",
 ) -> Trajectory:
     """Let the policy go on from where a rollout stands: after a prompt or an observation.
 
     Args:
         trajectory: grows; its segments and calls stay as they are.
-        policy, env, key: as in `rollout`.
+        policy, env, key: as in `run_rollout`.
         prepare: is given the tools before the policy writes, to put them into their state.
         thought: what its next turn begins with.
 
-    Ends and raises as `rollout` does.
+    Ends and raises as `run_rollout` does.
     """
 
-    async def play(conversation: Conversation) -> None:
-        await prepare(conversation.episode)
-        acted = trajectory.segments[-1].author is not Author.PROMPT
-        if acted and not thought and ending.is_spent(conversation):
-            return await ending.end(conversation)
-        if acted and conversation.is_full and not await ending.held_back(conversation).fold():
+    async def resume(rollout: RolloutSession) -> None:
+        await prepare(rollout.tool_session)
+        has_acted = trajectory.segments[-1].author is not Author.PROMPT
+        if has_acted and not thought and termination.is_budget_spent(rollout):
+            return await termination.finish_exhausted(rollout)
+        if (
+            has_acted
+            and rollout.should_fold
+            and not await termination.with_answer_reserve(rollout).fold()
+        ):
             if trajectory.status is Status.TRUNCATED:
-                await ending.end(conversation)
+                await termination.finish_exhausted(rollout)
             return None
         if thought:
-            conversation.begin_turn(thought)
-        return await _act_and_answer(conversation)
+            rollout.prefill_thought(thought)
+        return await _run_agent_loop(rollout)
 
-    await continue_conversation(trajectory, policy, env, key, play)
+    await continue_session(trajectory, policy, env, key, resume)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
 
-async def _act_and_answer(conversation: Conversation) -> None:
-    if await _until_spent(ending.held_back(conversation)):
-        await ending.end(conversation)
+async def _run_agent_loop(rollout: RolloutSession) -> None:
+    if await _loop_until_spent(termination.with_answer_reserve(rollout)):
+        await termination.finish_exhausted(rollout)
 
 
-async def _until_spent(conversation: Conversation) -> bool:
+async def _loop_until_spent(rollout: RolloutSession) -> bool:
     """Let the policy go on until it has ended the rollout itself. Returns True where its budget has
     ended it."""
-    dialect, trajectory = conversation.episode.dialect, conversation.trajectory
-    while await conversation.write(dialect.stop) is not StopReason.LENGTH:
-        move = dialect.parse(turns_of(chains(trajectory)[-1]))
-        if move is None or isinstance(move, Answer):
-            conversation.conclude(move)
+    dialect, trajectory = rollout.tool_session.dialect, rollout.trajectory
+    while await rollout.sample_turn(dialect.stop_strings) is not StopReason.LENGTH:
+        parsed = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
+        if parsed is None or isinstance(parsed, Answer):
+            rollout.finish(parsed)
             return False
-        await ending.act(conversation, move)
-        if ending.is_spent(conversation):
+        await termination.run_calls(rollout, parsed)
+        if termination.is_budget_spent(rollout):
             return True
-        if conversation.is_full and not await conversation.fold():
+        if rollout.should_fold and not await rollout.fold():
             return trajectory.status is Status.TRUNCATED
     return True
 
 
-async def _think_and_answer(conversation: Conversation) -> None:
-    dialect = conversation.episode.dialect
-    if await ending.held_back(conversation).write(dialect.stop) is StopReason.LENGTH:
-        return await ending.end(conversation)
-    move = dialect.parse(conversation.trajectory.policy_texts)
-    return conversation.conclude(move if isinstance(move, Answer) else None)
+async def _answer_without_tools(rollout: RolloutSession) -> None:
+    dialect = rollout.tool_session.dialect
+    if (
+        await termination.with_answer_reserve(rollout).sample_turn(dialect.stop_strings)
+        is StopReason.LENGTH
+    ):
+        return await termination.finish_exhausted(rollout)
+    parsed = dialect.parse(rollout.trajectory.policy_turns)
+    return rollout.finish(parsed if isinstance(parsed, Answer) else None)
 
 
-async def rollouts(
+async def run_rollouts(
     jobs: Sequence[tuple[Task, str]],
     run: Callable[[Task, str], Awaitable[Trajectory]],
     concurrency: int,
@@ -135,18 +150,18 @@ async def rollouts(
 
     The first UserError of a job stops the others and is raised.
     """
-    gate = asyncio.Semaphore(concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
 
-    async def one(task: Task, key: str) -> Trajectory:
-        async with gate:
+    async def run_job(task: Task, key: str) -> Trajectory:
+        async with semaphore:
             trajectory = await run(task, key)
         on_done(trajectory)
         return trajectory
 
     try:
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(one(task, key)) for task, key in jobs]
+            job_tasks = [group.create_task(run_job(task, key)) for task, key in jobs]
     except ExceptionGroup as errors:
-        mistakes = errors.subgroup(UserError)
-        raise mistakes.exceptions[0] if mistakes else errors from None
-    return [task.result() for task in running]
+        user_errors = errors.subgroup(UserError)
+        raise user_errors.exceptions[0] if user_errors else errors from None
+    return [task.result() for task in job_tasks]

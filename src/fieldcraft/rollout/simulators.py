@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fieldcraft.dialects.base import encode_frame
-from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
-from fieldcraft.envs.environment import Episode
-from fieldcraft.records.chains import context
-from fieldcraft.rollout.turns import Policy, seed_of
+from fieldcraft.dialects.base import encode_template
+from fieldcraft.endpoints.openai import ChatClient, ChatRequestError
+from fieldcraft.envs.environment import ToolSession
+from fieldcraft.records.chains import get_context_ids
+from fieldcraft.rollout.turns import Policy, derive_turn_seed
+from fieldcraft.sampling import StopReason
 from fieldcraft.types import (
-    Action,
     Author,
-    Call,
+    CallOutcome,
+    CallRecord,
     Dialect,
-    Outcome,
-    Place,
+    ObservationPosition,
     Segment,
-    StopReason,
+    ToolCall,
     Trajectory,
 )
 
-SEARCH_ENGINE = """\
+SEARCH_ENGINE_PROMPT = """\
 You are the search engine of an encyclopedia. For the query you are given, write the passages that \
 it would return, best first, {topk} at most, in exactly this form and with nothing around them:
 result 1: "Title"
@@ -42,44 +42,60 @@ class PolicySimulator:
 
     policy: Policy
 
-    async def observe(
+    async def simulate_observation(
         self,
         trajectory: Trajectory,
-        action: Action,
-        place: Place,
-        episode: Episode,
+        tool_call: ToolCall,
+        index: ObservationPosition,
+        tool_session: ToolSession,
         session: str,
         key: str,
-    ) -> Call:
+    ) -> CallRecord:
         start = time.perf_counter()
-        tokenizer, budget = episode.dialect.tokenizer, episode.budget
-        opening, closing = episode.dialect.observation_frame(place)
-        end = _end_of_text(episode.dialect, closing)
+        tokenizer, budget = tool_session.dialect.tokenizer, tool_session.budget
+        opening, closing = tool_session.dialect.observation_delimiters(index)
+        stop_string = _find_end_string(tool_session.dialect, closing)
         if opening:  # else it stands at the end of the observation before
-            head = encode_frame(tokenizer, opening)
-            trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
-        room = budget.total_tokens - len(context(trajectory))
-        limit = min(budget.turn_tokens, budget.observation_tokens, room)
+            opening_ids = encode_template(tokenizer, opening)
+            trajectory.segments.append(
+                Segment(Author.SIMULATOR, opening_ids, opening, [0.0] * len(opening_ids))
+            )
+        max_room = budget.total_tokens - len(get_context_ids(trajectory))
+        limit = min(budget.turn_tokens, budget.observation_tokens, max_room)
         if limit < 1:
-            return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)
-        done = await self.policy.generate(trajectory, session, key, limit, [end])
+            return CallRecord(
+                tool_call.tool, tool_call.arguments, "", CallOutcome.FAILED, 0.0, simulated=True
+            )
+        completion = await self.policy.generate(trajectory, session, key, limit, [stop_string])
         trajectory.segments.append(
-            Segment(Author.SIMULATOR, done.ids, done.text, done.logprobs, done.versions)
+            Segment(
+                Author.SIMULATOR,
+                completion.ids,
+                completion.text,
+                completion.logprobs,
+                completion.versions,
+            )
         )
-        before, _, after = closing.partition(end)
-        rest = after if done.reason is StopReason.STOP else before + end + after
-        tail = encode_frame(tokenizer, rest)
-        trajectory.segments.append(Segment(Author.SIMULATOR, tail, rest, [0.0] * len(tail)))
-        text = done.text.partition(end)[0].strip()
-        outcome = Outcome.OK if done.reason is StopReason.STOP else Outcome.FAILED
+        before, _, after = closing.partition(stop_string)
+        rest = after if completion.stop_reason is StopReason.STOP else before + stop_string + after
+        closing_ids = encode_template(tokenizer, rest)
+        trajectory.segments.append(
+            Segment(Author.SIMULATOR, closing_ids, rest, [0.0] * len(closing_ids))
+        )
+        text = completion.text.partition(stop_string)[0].strip()
+        outcome = (
+            CallOutcome.OK if completion.stop_reason is StopReason.STOP else CallOutcome.FAILED
+        )
         seconds = time.perf_counter() - start
-        return Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+        return CallRecord(
+            tool_call.tool, tool_call.arguments, text, outcome, seconds, simulated=True
+        )
 
     def release(self, session: str) -> None:
         self.policy.engine.release(session)
 
 
-def _end_of_text(dialect: Dialect, closing: str) -> str:
+def _find_end_string(dialect: Dialect, closing: str) -> str:
     """Return the part of what follows an observation that a model writes to end it: its first tag,
     or where no tag follows, all but the space around it."""
     tags = [tag for tag in dialect.tags if tag in closing]
@@ -87,7 +103,7 @@ def _end_of_text(dialect: Dialect, closing: str) -> str:
 
 
 @dataclass(frozen=True)
-class ChatSimulator:
+class EndpointSimulator:
     """A simulator whose remote chat model plays the search engine; it is shown the query and
     nothing else.
 
@@ -95,44 +111,46 @@ class ChatSimulator:
     as a tool's are.
     """
 
-    endpoint: ChatEndpoint
-    topk: int
+    endpoint: ChatClient
+    top_k: int
     temperature: float = 1.0
     seed: int = 0
 
-    async def observe(
+    async def simulate_observation(
         self,
         trajectory: Trajectory,
-        action: Action,
-        place: Place,
-        episode: Episode,
+        tool_call: ToolCall,
+        index: ObservationPosition,
+        tool_session: ToolSession,
         session: str,
         key: str,
-    ) -> Call:
+    ) -> CallRecord:
         start = time.perf_counter()
-        query = action.arguments.get("query", action.arguments)
+        query = tool_call.arguments.get("query", tool_call.arguments)
         messages = [
-            {"role": "system", "content": SEARCH_ENGINE.format(topk=self.topk)},
+            {"role": "system", "content": SEARCH_ENGINE_PROMPT.format(topk=self.top_k)},
             {"role": "user", "content": str(query)},
         ]
-        seed = seed_of(self.seed, key, trajectory)
+        seed = derive_turn_seed(self.seed, key, trajectory)
         try:
             reply = await self.endpoint.chat(
                 messages,
-                max_tokens=episode.budget.turn_tokens,
+                max_tokens=tool_session.budget.turn_tokens,
                 temperature=self.temperature,
                 seed=seed,
             )
             if not reply.text.strip():
-                raise EndpointError("the model wrote nothing")
-            text, outcome = reply.text.strip(), Outcome.OK
-        except EndpointError as error:
-            text, outcome = f"Search failed: {error}.", Outcome.FAILED
+                raise ChatRequestError("the model wrote nothing")
+            text, outcome = reply.text.strip(), CallOutcome.OK
+        except ChatRequestError as error:
+            text, outcome = f"Search failed: {error}.", CallOutcome.FAILED
         seconds = time.perf_counter() - start
-        said = Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
-        call = episode.observed(said)
-        ids = episode.dialect.encode_observation(call.observation, place)
-        block = episode.dialect.write_observation(call.observation, place)
+        record = CallRecord(
+            tool_call.tool, tool_call.arguments, text, outcome, seconds, simulated=True
+        )
+        call = tool_session.truncate_observation(record)
+        ids = tool_session.dialect.encode_observation(call.observation, index)
+        block = tool_session.dialect.render_observation(call.observation, index)
         trajectory.segments.append(Segment(Author.SIMULATOR, ids, block, [0.0] * len(ids)))
         return call
 

@@ -10,29 +10,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects import folding
-from fieldcraft.dialects.base import encode_written
-from fieldcraft.dialects.naming import Names
+from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.engine.base import Engine
 from fieldcraft.envs.defects import BrokenToolError, describe_defect
-from fieldcraft.envs.environment import Episode, ToolEnvironment, refused
-from fieldcraft.records.chains import chains, context, turns_of
-from fieldcraft.records.timeline import at_work
-from fieldcraft.sampling import WHOLE, Sampling, Truncation
+from fieldcraft.envs.environment import ToolEnvironment, ToolSession, make_refused_call
+from fieldcraft.records.chains import get_context_ids, get_policy_turns, split_chains
+from fieldcraft.records.timeline import track_activity
+from fieldcraft.sampling import NO_TRUNCATION, Completion, SamplingParams, StopReason, Truncation
 from fieldcraft.types import (
-    ALONE,
-    Action,
+    ONLY_OBSERVATION,
     Answer,
     Author,
-    Call,
-    Calls,
-    Completion,
-    Place,
+    CallRecord,
+    ObservationPosition,
     Segment,
     Status,
-    StopReason,
     Task,
+    ToolCall,
+    ToolCalls,
     Trajectory,
     UserError,
 )
@@ -46,49 +44,53 @@ class Policy:
 
     engine: Engine
     temperature: float = 1.0
-    truncation: Truncation = WHOLE
+    truncation: Truncation = NO_TRUNCATION
     seed: int = 0
 
     async def generate(
         self, trajectory: Trajectory, session: str, key: str, max_tokens: int, stop: Sequence[str]
     ) -> Completion:
-        sampling = self.sampling(max_tokens, stop, seed_of(self.seed, key, trajectory))
-        return await self.engine.generate(context(trajectory), sampling, session)
+        sampling = self.make_sampling(
+            max_tokens, stop, derive_turn_seed(self.seed, key, trajectory)
+        )
+        return await self.engine.generate(get_context_ids(trajectory), sampling, session)
 
-    def sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> Sampling:
+    def make_sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> SamplingParams:
         """Return the settings with which it samples a turn."""
-        return Sampling(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
+        return SamplingParams(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
-def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
+def derive_turn_seed(seed: int, key: str, trajectory: Trajectory) -> int:
     """Return the seed of what is sampled next in a trajectory."""
-    return seed_at(seed, key, len(trajectory.segments))
+    return derive_seed(seed, key, len(trajectory.segments))
 
 
-def seed_at(seed: int, key: str, number: int) -> int:
+def derive_seed(seed: int, key: str, position: int) -> int:
     """Return the seed of a place in a rollout: 48 bits that no other place shares."""
-    place = f"{seed}:{key}:{number}"
-    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
+    label = f"{seed}:{key}:{position}"
+    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=6).digest())
 
 
-async def write_turn(
+async def sample_turn_into(
     policy: Policy,
     trajectory: Trajectory,
     session: str,
     key: str,
-    budget: Limits,
+    budget: BudgetConfig,
     stop: Sequence[str] = (),
 ) -> StopReason:
     """Let the policy write a turn, up to a stop string or its end, and append it. Where the budget
     ends it, the trajectory is truncated."""
-    room = min(budget.turn_tokens, budget.total_tokens - len(context(trajectory)))
+    max_tokens = min(budget.turn_tokens, budget.total_tokens - len(get_context_ids(trajectory)))
     reason = StopReason.LENGTH
-    if room >= 1:
-        with at_work("sampler"):
-            done = await policy.generate(trajectory, session, key, room, stop)
-        segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
+    if max_tokens >= 1:
+        with track_activity("sampler"):
+            completion = await policy.generate(trajectory, session, key, max_tokens, stop)
+        segment = Segment(
+            Author.POLICY, completion.ids, completion.text, completion.logprobs, completion.versions
+        )
         trajectory.segments.append(segment)
-        reason = done.reason
+        reason = completion.stop_reason
     if reason is StopReason.LENGTH:
         trajectory.status = Status.TRUNCATED
     return reason
@@ -97,16 +99,16 @@ async def write_turn(
 class Simulator(Protocol):
     """A writer of observations in place of the tools."""
 
-    async def observe(
+    async def simulate_observation(
         self,
         trajectory: Trajectory,
-        action: Action,
-        place: Place,
-        episode: Episode,
+        tool_call: ToolCall,
+        index: ObservationPosition,
+        tool_session: ToolSession,
         session: str,
         key: str,
-    ) -> Call:
-        """Append the observation's segments to the trajectory and return the call. `place` says
+    ) -> CallRecord:
+        """Append the observation's segments to the trajectory and return the call. `index` says
         which of its turn's observations it is."""
         ...
 
@@ -116,7 +118,7 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class RolloutSession:
     """A trajectory while it grows: who writes, where it acts, and the engine's session.
 
     Every method appends to the trajectory and to nothing else.
@@ -124,180 +126,195 @@ class Conversation:
 
     trajectory: Trajectory
     policy: Policy
-    episode: Episode
+    tool_session: ToolSession
     session: str
     key: str
     simulator: Simulator | None = None
 
-    def ask(self, question: str) -> None:
+    def append_question(self, question: str) -> None:
         """Append the prompt with a question."""
-        append_prompt(self.trajectory, question, self.episode)
+        append_prompt(self.trajectory, question, self.tool_session)
 
-    async def write(self, stop: Sequence[str]) -> StopReason:
-        """Let the policy write a turn, as `write_turn` does."""
-        place = (self.trajectory, self.session, self.key)
-        return await write_turn(self.policy, *place, self.episode.budget, stop)
+    async def sample_turn(self, stop: Sequence[str]) -> StopReason:
+        """Let the policy write a turn, as `sample_turn_into` does."""
+        position = (self.trajectory, self.session, self.key)
+        return await sample_turn_into(self.policy, *position, self.tool_session.budget, stop)
 
-    def begin_turn(self, thought: str) -> None:
+    def prefill_thought(self, thought: str) -> None:
         """Let the next turn begin with a thought that the policy did not sample."""
-        self.give(self.episode.dialect.write_thought(thought))
+        self.append_prefill(self.tool_session.dialect.render_thought(thought))
 
-    def give(self, text: str) -> None:
+    def append_prefill(self, text: str) -> None:
         """Append what the policy is given as if it had written it. It is never parsed and never
         trained."""
-        ids = encode_written(self.episode.dialect.tokenizer, text)
+        ids = encode_policy_text(self.tool_session.dialect.tokenizer, text)
         self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
 
-    async def act(self, calls: Calls) -> None:
+    async def run_calls(self, calls: ToolCalls) -> None:
         """Run the calls of one turn and append what came back, in their order. The tools run side
         by side; a simulator writes one observation after the other."""
-        calls = self._meant(calls)
+        calls = self._to_canonical(calls)
         if self.simulator is None:
-            with at_work("tools"):
-                answered = await self.episode.execute(calls, len(self.trajectory.calls))
-            for index, call in enumerate(answered):
-                self._append_observation(call, Place(index, len(calls)))
+            with track_activity("tools"):
+                records = await self.tool_session.run_calls(calls, len(self.trajectory.calls))
+            for index, call in enumerate(records):
+                self._append_observation(call, ObservationPosition(index, len(calls)))
             return
-        for index, move in enumerate(calls):
-            place, before = Place(index, len(calls)), len(self.trajectory.calls)
-            if isinstance(move, Action) and before < self.episode.budget.max_calls:
-                with at_work("tools"):
-                    call = await self.simulator.observe(
-                        self.trajectory, move, place, self.episode, self.session, self.key
+        for index, parsed_call in enumerate(calls):
+            position, calls_before = (
+                ObservationPosition(index, len(calls)),
+                len(self.trajectory.calls),
+            )
+            if (
+                isinstance(parsed_call, ToolCall)
+                and calls_before < self.tool_session.budget.max_calls
+            ):
+                with track_activity("tools"):
+                    call = await self.simulator.simulate_observation(
+                        self.trajectory,
+                        parsed_call,
+                        position,
+                        self.tool_session,
+                        self.session,
+                        self.key,
                     )
                 self.trajectory.calls.append(call)
             else:
-                [call] = await self.episode.execute([move], before)
-                self._append_observation(call, place)
+                [call] = await self.tool_session.run_calls([parsed_call], calls_before)
+                self._append_observation(call, position)
 
-    def refuse(self, calls: Calls, why: str) -> None:
+    def reject_calls(self, calls: ToolCalls, reason: str) -> None:
         """Run none of the calls of one turn. One observation says why, as that of the first."""
-        first, *others = [refused(move, "") for move in self._meant(calls)]
-        self._append_observation(replace(first, observation=why), ALONE)
+        first, *others = [make_refused_call(call, "") for call in self._to_canonical(calls)]
+        self._append_observation(replace(first, observation=reason), ONLY_OBSERVATION)
         self.trajectory.calls += others
 
-    def _meant(self, calls: Calls) -> Calls:
+    def _to_canonical(self, calls: ToolCalls) -> ToolCalls:
         """Return the calls by the tools' own names."""
-        names = Names(self.trajectory.task, self.episode.schemas)
-        return tuple(map(names.meant, calls))
+        names = ToolNameMap(self.trajectory.task, self.tool_session.schemas)
+        return tuple(map(names.to_canonical, calls))
 
-    def _append_observation(self, call: Call, place: Place) -> None:
-        dialect = self.episode.dialect
+    def _append_observation(self, call: CallRecord, index: ObservationPosition) -> None:
+        dialect = self.tool_session.dialect
         self.trajectory.calls.append(call)
-        ids = dialect.encode_observation(call.observation, place)
-        text = dialect.write_observation(call.observation, place)
+        ids = dialect.encode_observation(call.observation, index)
+        text = dialect.render_observation(call.observation, index)
         self.trajectory.segments.append(Segment(Author.TOOL, ids, text))
 
     @property
-    def is_full(self) -> bool:
+    def should_fold(self) -> bool:
         """Return whether the chain is to be folded before the policy goes on."""
-        fold = self.episode.budget.fold
+        fold = self.tool_session.budget.fold
         return (
             fold is not None
             and len(self.trajectory.folds) < fold.most
-            and len(context(self.trajectory)) >= fold.at
+            and len(get_context_ids(self.trajectory)) >= fold.at
         )
 
     async def fold(self) -> bool:
         """End the chain with a summary and begin the next one. Returns False where the policy
         writes none: then the trajectory is over, with the answer if it wrote that."""
-        dialect, trajectory = self.episode.dialect, self.trajectory
-        ids, text = folding.encode_request(dialect), folding.request(dialect)
+        dialect, trajectory = self.tool_session.dialect, self.trajectory
+        ids, text = folding.encode_summary_prompt(dialect), folding.require_summary_prompt(dialect)
         trajectory.segments.append(Segment(Author.PROMPT, ids, text))
-        if await self.write(folding.STOP) is StopReason.LENGTH:
+        if await self.sample_turn(folding.SUMMARY_STOP) is StopReason.LENGTH:
             return False
-        written = trajectory.policy_texts
-        if (summary := folding.read_summary(written[-1])) is None:
-            move = dialect.parse(turns_of(chains(trajectory)[-1]))
-            self.conclude(move if isinstance(move, Answer) else None)
+        turns = trajectory.policy_turns
+        if (summary := folding.parse_summary(turns[-1])) is None:
+            parsed = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
+            self.finish(parsed if isinstance(parsed, Answer) else None)
             return False
         trajectory.folds.append(len(trajectory.segments))
         question = trajectory.task.question
-        self.ask(folding.begin_again(dialect, question, written, summary))
+        self.append_question(folding.render_folded_question(dialect, question, turns, summary))
         return True
 
-    def conclude(self, answer: Answer | None) -> None:
+    def finish(self, answer: Answer | None) -> None:
         """End the trajectory with the answer that was read, or without one."""
         self.trajectory.status = Status.ANSWERED if answer else Status.NO_ANSWER
         self.trajectory.answer = answer.text if answer else None
 
 
-def append_prompt(trajectory: Trajectory, question: str, env: Episode | ToolEnvironment) -> None:
+def append_prompt(
+    trajectory: Trajectory, question: str, env: ToolSession | ToolEnvironment
+) -> None:
     """Append the prompt with a question."""
-    shown = Names(trajectory.task, env.schemas).schemas
-    ids = env.dialect.prompt(question, shown)
+    schemas = ToolNameMap(trajectory.task, env.schemas).schemas
+    ids = env.dialect.encode_prompt(question, schemas)
     trajectory.segments.append(Segment(Author.PROMPT, ids, env.dialect.tokenizer.decode(ids)))
 
 
-async def converse(
+async def run_session(
     task: Task,
     policy: Policy,
     env: ToolEnvironment,
     key: str,
-    play: Callable[[Conversation], Awaitable[None]],
+    drive: Callable[[RolloutSession], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """Hold a conversation in which `play` begins after the prompt with the task's question, and
+    """Hold a conversation in which `drive` begins after the prompt with the task's question, and
     return the trajectory that it leaves.
 
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
-    return await continue_conversation(Trajectory(task), policy, env, key, play, simulator)
+    return await continue_session(Trajectory(task), policy, env, key, drive, simulator)
 
 
-async def continue_conversation(
+async def continue_session(
     trajectory: Trajectory,
     policy: Policy,
     env: ToolEnvironment,
     key: str,
-    play: Callable[[Conversation], Awaitable[None]],
+    drive: Callable[[RolloutSession], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
     """Hold a conversation in a trajectory that has begun; one without segments begins with its
     prompt."""
     try:
-        await _continue(trajectory, policy, env, key, play, simulator)
+        await _run_session(trajectory, policy, env, key, drive, simulator)
     finally:
         env.costs.price(trajectory)
     return trajectory
 
 
-async def _continue(
+async def _run_session(
     trajectory: Trajectory,
     policy: Policy,
     env: ToolEnvironment,
     key: str,
-    play: Callable[[Conversation], Awaitable[None]],
+    drive: Callable[[RolloutSession], Awaitable[None]],
     simulator: Simulator | None,
 ) -> None:
-    async with session_of(trajectory, policy.engine, key) as session:
+    async with open_engine_session(trajectory, policy.engine, key) as session:
         if not trajectory.segments:
             append_prompt(trajectory, trajectory.task.question, env)
         try:
-            async with env.open(trajectory.task) as episode:
-                conversation = Conversation(
+            async with env.open_session(trajectory.task) as tool_session:
+                rollout = RolloutSession(
                     trajectory=trajectory,
                     policy=policy,
-                    episode=episode,
+                    tool_session=tool_session,
                     session=session,
                     key=key,
                     simulator=simulator,
                 )
-                await play(conversation)
+                await drive(rollout)
         finally:
             if simulator is not None:
                 simulator.release(session)
 
 
 @asynccontextmanager
-async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
+async def open_engine_session(
+    trajectory: Trajectory, engine: Engine, key: str
+) -> AsyncIterator[str]:
     """Yield a session of the engine's in which the trajectory grows; a defect in it ends it there.
     The call of a tool that raised is its last one."""
-    session = f"{key}#{next(_sessions)}"
+    name = f"{key}#{next(_sessions)}"
     start = time.perf_counter()
     try:
-        yield session
+        yield name
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - the one boundary: a bad rollout is data
@@ -306,5 +323,5 @@ async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncI
         if isinstance(error, BrokenToolError):
             trajectory.calls.append(error.call)
     finally:
-        engine.release(session)
+        engine.release(name)
         trajectory.seconds += time.perf_counter() - start

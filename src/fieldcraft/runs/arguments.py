@@ -8,32 +8,44 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import name_of, short, shown
+from fieldcraft.config.environment import TOOL_ENVIRONMENT_KEYS, is_external_environment
+from fieldcraft.config.names import format_short, get_display_name, get_import_path
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.given import given_questions
-from fieldcraft.data.left_out import MAX_LEFT_OUT
-from fieldcraft.data.sources import Questions, read_questions, read_tasks, with_source, write_tasks
-from fieldcraft.records.files import draft_of
-from fieldcraft.records.paths import at_home
+from fieldcraft.data.question_objects import SOURCE_LABEL, parse_question_objects
+from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
+from fieldcraft.data.tasks import (
+    ParsedTasks,
+    add_data_source,
+    read_task_file,
+    read_tasks,
+    write_tasks,
+)
+from fieldcraft.recipes.exported import get_agent_settings
+from fieldcraft.records.events import LogMessage
+from fieldcraft.records.files import get_temporary_path
+from fieldcraft.records.paths import expand_home
 from fieldcraft.runs.folder import RunFolder
+from fieldcraft.terminal.console import CleanConsole
+from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.types import Task, UserError
 
-Tools = Iterable[Any] | Mapping[Any, Mapping[str, Any]]
-Stages = Mapping[str, Stage] | Sequence[Stage] | Stage
+ToolArguments = Iterable[Any] | Mapping[Any, Mapping[str, Any]]
+StageArguments = Mapping[str, Stage] | Sequence[Stage] | Stage
 
 
 def require_question(question: object) -> str:
     """Return a question. Raises UserError for anything but a text with a word."""
     if not isinstance(question, str) or not question.strip():
-        raise UserError(f"the question is {shown(question)}: give it as a text.")
+        raise UserError(f"the question is {format_short(question)}: give it as a text.")
     return question
 
 
 def require_path(path: object, name: str) -> Path:
     """Return a path, in the user's home where it begins with ~. Raises UserError if it is none."""
     if not isinstance(path, str | Path) or not str(path):
-        raise UserError(f"{name} is {shown(path)}: give the path of a folder.")
-    return at_home(Path(path))
+        raise UserError(f"{name} is {format_short(path)}: give the path of a folder.")
+    return expand_home(Path(path))
 
 
 def name_stages(stages: object) -> dict[str, Stage]:
@@ -44,75 +56,115 @@ def name_stages(stages: object) -> dict[str, Stage]:
     if isinstance(stages, Mapping):
         named = dict(stages)
     elif isinstance(stages, Sequence) and not isinstance(stages, str):
-        named = dict(zip(_names(stages), stages, strict=True))
+        named = dict(zip(_make_stage_names(stages), stages, strict=True))
     else:
-        raise UserError(f"stages is {shown(stages)}: give a dict, a list or one stage, as fc.Rl().")
+        raise UserError(
+            f"stages is {format_short(stages)}: give a dict, a list or one stage, as fc.Rl()."
+        )
     for name, stage in named.items():
         if not isinstance(name, str) or not isinstance(stage, Stage):
             raise UserError(
-                f"stages holds {shown(stage)} under {name!r}: give names as texts, and stages such"
-                " as fc.Sft(...) and fc.Rl(...)."
+                f"stages holds {format_short(stage)} under {name!r}: give names as texts, and"
+                " stages such as fc.Sft(...) and fc.Rl(...)."
             )
     return named
 
 
-def _names(stages: Sequence[object]) -> list[str]:
-    types = [short(stage.type) if isinstance(stage, Stage) else "stage" for stage in stages]
+def _make_stage_names(stages: Sequence[object]) -> list[str]:
+    types = [
+        get_display_name(stage.type) if isinstance(stage, Stage) else "stage" for stage in stages
+    ]
     counts, seen = Counter(types), Counter[str]()
     names = []
-    for kind in types:
-        seen[kind] += 1
-        names.append(f"{kind}{seen[kind]}" if counts[kind] > 1 else kind)
+    for stage_type in types:
+        seen[stage_type] += 1
+        names.append(f"{stage_type}{seen[stage_type]}" if counts[stage_type] > 1 else stage_type)
     return names
 
 
-def choose_tools(tools: object) -> list[dict[str, Any]]:
+def make_training_keys(
+    agent: Recipe, stages: object, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keys of a recipe that trains an agent in these stages: its own, and the `settings`
+    that a program gives. In an external environment the agent's tools have no place. Raises
+    UserError for stages that are none."""
+    keys: dict[str, Any] = {
+        "evaluation": {} if agent.has_search_tool else {"workflows": []},
+        "stages": {n: stage.model_dump(mode="json") for n, stage in name_stages(stages).items()},
+        **get_agent_settings(agent),
+        **settings,
+    }
+    if is_external_environment(settings.get("environment")):
+        inherited = set(TOOL_ENVIRONMENT_KEYS) - settings.keys()
+        return {key: value for key, value in keys.items() if key not in inherited}
+    return keys
+
+
+def parse_tools(tools: object) -> list[dict[str, Any]]:
     """Return tools as a recipe names them. Raises UserError for anything but several of them."""
     if isinstance(tools, str) or not isinstance(tools, Iterable):
-        raise UserError(f"tools is {shown(tools)}: give a list, even of one.")
+        raise UserError(f"tools is {format_short(tools)}: give a list, even of one.")
     chosen = tools if isinstance(tools, Mapping) else {tool: {} for tool in tools}
     return [
-        {**settings, "name": tool if isinstance(tool, str) else name_of(tool)}
+        {**settings, "name": tool if isinstance(tool, str) else get_import_path(tool)}
         for tool, settings in chosen.items()
     ]
 
 
-def read_given(tasks: object, max_left_out: float = MAX_LEFT_OUT) -> tuple[Questions, Path | None]:
-    """Return questions, and the file that they are from, if one is given. Raises UserError where
-    they cannot be read."""
+def read_questions(tasks: object, max_left_out: float = MAX_REJECTED_SHARE) -> ParsedTasks:
+    """Return the questions that a program gives. Those that are left out are printed. Raises
+    UserError where they cannot be read."""
     if isinstance(tasks, str | Path):
-        file = at_home(Path(tasks))
-        read = read_questions(file, max_left_out)
-        return Questions(with_source(read.tasks, file), read.left_out), file
-    return given_questions(tasks, max_left_out), None
+        file = expand_home(Path(tasks))
+        found = read_task_file(file, max_left_out)
+        read = ParsedTasks(add_data_source(found.tasks, file), found.rejected_counts)
+        warnings = read.warnings(file)
+    else:
+        read = parse_question_objects(tasks, max_left_out)
+        warnings = read.warnings(SOURCE_LABEL)
+    reporter = TerminalReporter(CleanConsole())
+    for line in warnings:
+        reporter(LogMessage(line))
+    return read
 
 
 @contextmanager
-def questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
+def open_tasks_file(tasks: object, folder: Path) -> Iterator[Path]:
+    """Yield the file of the questions to train on in a run's folder. Raises UserError as
+    `read_questions` and `open_questions_file` do."""
+    if isinstance(tasks, str | Path):
+        yield expand_home(Path(tasks))
+        return
+    with open_questions_file(read_questions(tasks).tasks, folder) as file:
+        yield file
+
+
+@contextmanager
+def open_questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
     """Yield the file of questions that are given as objects. It is kept in the run's folder, unless
     the run is refused before it begins: then nothing is left there.
 
     Raises UserError if the run in that folder is about other questions.
     """
-    file, begun = RunFolder.questions_in(folder), (folder / "recipe.json").exists()
-    if begun and (not file.exists() or read_tasks(file) != list(tasks)):
+    file, resumes = RunFolder.questions_path(folder), (folder / "recipe.json").exists()
+    if resumes and (not file.exists() or read_tasks(file) != list(tasks)):
         raise UserError(f"{folder} holds a run about other questions: choose another folder.")
-    if begun:
+    if resumes:
         yield file
         return
-    accepted, there = False, folder.exists()
+    accepted, existed = False, folder.exists()
     try:
         write_tasks(tasks, file)
         yield file
         accepted = True
     finally:
         if not accepted:
-            _remove(file, folder, keep_folder=there)
+            _discard_refused(file, folder, keep_folder=existed)
 
 
-def _remove(file: Path, folder: Path, keep_folder: bool) -> None:
+def _discard_refused(file: Path, folder: Path, keep_folder: bool) -> None:
     """Remove what was written before a run was refused; nothing else can be in the folder."""
-    for path in (file, draft_of(file)):
+    for path in (file, get_temporary_path(file)):
         path.unlink(missing_ok=True)
     if not keep_folder and folder.exists():
         folder.rmdir()

@@ -8,32 +8,45 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from fieldcraft.config.choices import ToolChoice
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import AUTO, BUILT_IN, CORRECT, MCP, Kind, find
+from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import (
+    AUTO_VERDICT,
+    BUILTIN_COMPONENTS,
+    MCP_TOOL,
+    VERDICT_REWARD_KEY,
+    ComponentKind,
+    resolve,
+)
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import DEFAULT_COST, Endpoint, JudgeModel, Limits, World
-from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.config.sections import (
+    DEFAULT_CALL_COST,
+    BudgetConfig,
+    EndpointConfig,
+    JudgeConfig,
+    WorldConfig,
+)
+from fieldcraft.endpoints.connect import open_chat_client
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.verifiers import AskedModel, Verifier
-from fieldcraft.records.costs import acting_cost
-from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
+from fieldcraft.evals.verifiers import JudgeVerifier, Verifier
+from fieldcraft.records.costs import compute_acting_cost
+from fieldcraft.rewards.answers import CoverExactMatch, ExactMatch, F1Reward, FormatReward
+from fieldcraft.rewards.factory import make_reward
 from fieldcraft.rewards.grading import JUDGE
-from fieldcraft.rewards.judge import Judge
-from fieldcraft.rewards.length import SoftOverlong
-from fieldcraft.rewards.limited import limited
-from fieldcraft.rewards.named import make_reward
+from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.rewards.length import SoftOverlongPenalty
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rewards.tool_cost import CALLS, WeightedSum
-from fieldcraft.rewards.verdict import Auto
+from fieldcraft.rewards.time_limits import with_time_limit
+from fieldcraft.rewards.tool_cost import CALL_COUNT, WeightedSumReward
+from fieldcraft.rewards.verdict import AutoReward
 from fieldcraft.rollout.environments import Environment
-from fieldcraft.runs.loop import run_async
-from fieldcraft.tools.http import NO_SITES, Sites
-from fieldcraft.tools.named import as_chosen, make_tool, server_tools_as_chosen
-from fieldcraft.tools.python.tool import Programs
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.tools.factory import apply_server_config, apply_tool_config, make_tool
+from fieldcraft.tools.http import NO_SITES, InProcessSites
+from fieldcraft.tools.python.tool import GradingSandbox
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.failing import FailingSearch
+from fieldcraft.tools.search.failing_search import FailingSearch
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
@@ -41,18 +54,23 @@ from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
 
-SEARCH = "search"  # the tool that a run indexes its corpus for
-PYTHON = "python"  # the tool whose programs find the files of a world
-RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
+SEARCH_TOOL = "search"  # the tool that a run indexes its corpus for
+PYTHON_TOOL = "python"  # the tool whose programs find the files of a world
+RECORDED_REWARDS = (
+    ExactMatch,
+    F1Reward,
+    CoverExactMatch,
+    FormatReward,
+)  # of every rollout, with or without a weight
 
 
-async def open_search(recipe: Recipe, index: Path) -> Tool:
+async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
     """Return the search tool of a recipe: its server, which must answer now, or the index in a
     folder."""
     settings = recipe.search
     if settings.url is None:
         return SearchTool(SearchIndex.load(index), settings.topk)
-    remote = RemoteSearchTool(
+    client = RemoteSearchTool(
         settings.url,
         topk=settings.topk,
         timeout_seconds=settings.timeout_seconds,
@@ -60,97 +78,107 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
         total_seconds=0.9 * recipe.budget.call_seconds,
         api_key_env=settings.api_key_env,
     )
-    await remote.check()
-    return remote
+    await client.check()
+    return client
 
 
-def with_files(recipe: Recipe, folder: Path) -> Recipe:
+def attach_world_files(recipe: Recipe, folder: Path) -> Recipe:
     """Return a recipe whose programs find the files of a world beside them. It stays as it is if
     the world has none, or the recipe names others."""
     if not folder.exists():
         return recipe
     tools = tuple(
         tool.model_copy(update={"files": str(folder.absolute())})
-        if tool.name == PYTHON and "files" not in tool.settings
+        if tool.name == PYTHON_TOOL and "files" not in tool.settings
         else tool
         for tool in recipe.tools
     )
     return recipe.model_copy(update={"tools": tools})
 
 
-def make_verifier(name: str, judge: Judge | None) -> Verifier:
+def make_verifier(name: str, judge: JudgeReward | None) -> Verifier:
     """Return the verifier of a name; `judge` asks the model of the recipe's judge."""
-    found = find(Kind.VERIFIER, name)
-    if found is not AskedModel:
+    found = resolve(ComponentKind.VERIFIER, name)
+    if found is not JudgeVerifier:
         return cast(Verifier, found)
     assert judge is not None, "parse_recipe sees to that"
-    return AskedModel(judge.endpoint)
+    return JudgeVerifier(judge.endpoint)
 
 
-async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
+async def open_judge(settings: JudgeConfig, cache: Path | None) -> JudgeReward | None:
     """Return the judge of a recipe, whose endpoint must answer now; None where it names none."""
     if settings.url is None or settings.model is None:
         return None
-    endpoint = Endpoint(url=settings.url, model=settings.model, api_key_env=settings.api_key_env)
-    return Judge(await open_endpoint(endpoint, cache), settings.votes)
+    endpoint = EndpointConfig(
+        url=settings.url, model=settings.model, api_key_env=settings.api_key_env
+    )
+    return JudgeReward(await open_chat_client(endpoint, cache), settings.votes)
 
 
 async def open_tools(
     recipe: Recipe,
     index: Path,
     search: Tool | None = None,
-    others: Mapping[str, Tool] = MappingProxyType({}),
+    other_tools: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """Return every tool of a recipe, in its order; `search` and `others` are open already. Raises
-    UserError for one that cannot be made."""
-    if search is None and recipe.offers_search:
-        search = await open_search(recipe, index)
-    return await _make_tools(recipe, search, _sites(recipe.world, recipe.seed), others)
+    """Return every tool of a recipe, in its order; `search` and `other_tools` are open already.
+    Raises UserError for one that cannot be made."""
+    if search is None and recipe.has_search_tool:
+        search = await open_search_tool(recipe, index)
+    return await _make_tools(
+        recipe, search, _open_world_sites(recipe.world, recipe.seed), other_tools
+    )
 
 
-def closed_tools(recipe: Recipe) -> list[AnyTool]:
+def make_prompt_only_tools(recipe: Recipe) -> list[AnyTool]:
     """Return the same for prompts: the search finds nothing, and needs neither an index nor a
     server."""
-    return run_async(_make_tools(recipe, search_function(_nothing), NO_SITES))
+    return run_async(_make_tools(recipe, search_function(_search_nothing), NO_SITES))
 
 
 async def _make_tools(
     recipe: Recipe,
     search: Tool | None,
-    sites: Sites,
-    others: Mapping[str, Tool] = MappingProxyType({}),
+    sites: InProcessSites,
+    other_tools: Mapping[str, Tool] = MappingProxyType({}),
 ) -> list[AnyTool]:
-    """Return the tools of a recipe, with `search` where it names that and `others` by their names,
-    and web sites in this process."""
-    made: list[AnyTool] = []
-    for choice in recipe.tools:
-        if choice.name == MCP:
-            made += await server_tools(recipe, choice)
+    """Return the tools of a recipe, with `search` where it names that and `other_tools` by their
+    names, and web sites in this process."""
+    tools: list[AnyTool] = []
+    for tool_config in recipe.tools:
+        if tool_config.name == MCP_TOOL:
+            tools += await open_mcp_tools(recipe, tool_config)
             continue
-        if choice.name == SEARCH and search is not None:
-            share = recipe.search.failures
-            tool: AnyTool = FailingSearch(search, share) if share else search
-        elif choice.name in others:
-            tool = others[choice.name]
+        if tool_config.name == SEARCH_TOOL and search is not None:
+            failure_rate = recipe.search.failures
+            tool: AnyTool = FailingSearch(search, failure_rate) if failure_rate else search
+        elif tool_config.name in other_tools:
+            tool = other_tools[tool_config.name]
         else:
-            tool = make_tool(choice.name, choice.settings, sites)
-        made.append(as_chosen(tool, choice))
-    return made
+            tool = make_tool(tool_config.name, tool_config.settings, sites)
+        tools.append(apply_tool_config(tool, tool_config))
+    return tools
 
 
-async def server_tools(recipe: Recipe, choice: ToolChoice) -> list[AnyTool]:
+async def open_mcp_tools(recipe: Recipe, tool_config: ToolConfig) -> list[AnyTool]:
     """Return the tools of an MCP server. Raises UserError if it cannot be used."""
-    server = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), choice.settings, {})
-    return server_tools_as_chosen(await server.tools(recipe.budget.call_seconds), choice)
+    server = instantiate(
+        ComponentKind.TOOL,
+        MCP_TOOL,
+        resolve(ComponentKind.TOOL, MCP_TOOL),
+        tool_config.settings,
+        {},
+    )
+    return apply_server_config(await server.list_tools(recipe.budget.call_seconds), tool_config)
 
 
 @lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
-def _sites(world: World | None, seed: int) -> Sites:
+def _open_world_sites(world: WorldConfig | None, seed: int) -> InProcessSites:
     """Return the web site of a recipe's world, if that has an address."""
     return NO_SITES if world is None else open_site(make_world(world.name, world.settings, seed))
 
 
-async def _nothing(query: str) -> list[Passage]:
+async def _search_nothing(query: str) -> list[Passage]:
     return []
 
 
@@ -159,132 +187,163 @@ def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool])
     return ToolEnvironment(dialect, tools, recipe.budget)
 
 
-def make_environment_of_others(recipe: Recipe) -> Environment | None:
+def make_external_environment(recipe: Recipe) -> Environment | None:
     """Return the environment of others that a recipe names, None where that acts with tools. Raises
     UserError for wrong settings, and for something that is no environment."""
-    choice = recipe.environment
-    if not choice.of_others:
+    config = recipe.environment
+    if not config.is_external:
         return None
-    factory = find(Kind.ENVIRONMENT, choice.name)
+    factory = resolve(ComponentKind.ENVIRONMENT, config.name)
     if not callable(factory):
-        raise UserError(f"'{choice.name}' is no environment: write a class with tasks and open.")
-    made = make_part(Kind.ENVIRONMENT, choice.name, factory, choice.settings, {}, ["name"])
-    if lacks := [part for part in ("tasks", "open") if part not in dir(made)]:
         raise UserError(
-            f"the environment '{choice.name}' has no {' and no '.join(lacks)}: write them as"
+            f"'{config.name}' is not an environment: write a class with the methods tasks and "
+            "start."
+        )
+    made = instantiate(
+        ComponentKind.ENVIRONMENT, config.name, factory, config.settings, {}, ["name"]
+    )
+    if missing := [method for method in ("tasks", "start") if method not in dir(made)]:
+        raise UserError(
+            f"the environment '{config.name}' has no {' and no '.join(missing)}: write them as"
             " docs/your-environment.md shows."
         )
     environment: Environment = made
     return environment
 
 
-def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
+def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward:
     """Return the reward that tells which answers are right: one of those that are there already,
     such as an open judge, or one made here. Raises UserError as `make_reward`, and for a judge that
     is not there."""
-    made = {reward.name: reward for reward in there if reward is not None}
-    offered, seconds = {"runner": make_runner(recipe)}, recipe.budget.reward_seconds
-    if recipe.correct == AUTO:
-        return Auto(partial(_grader, made, offered, seconds))
-    if (grader := _grader(made, offered, seconds, recipe.correct)) is None:
+    available = {reward.name: reward for reward in given_rewards if reward is not None}
+    offered, seconds = {"runner": make_program_runner(recipe)}, recipe.budget.reward_seconds
+    if recipe.correct == AUTO_VERDICT:
+        return AutoReward(partial(_find_grader, available, offered, seconds))
+    if (grader := _find_grader(available, offered, seconds, recipe.correct)) is None:
         raise UserError(
-            "a judge says which answers are right, and there is none: give its url and its model,"
-            " or set correct= to another reward."
+            "the verdict reward is a judge, and no judge is configured: set judge.url and"
+            " judge.model, or set correct= to another reward."
         )
     return grader
 
 
-async def open_correct(recipe: Recipe) -> Reward:
+async def open_verdict_reward(recipe: Recipe) -> Reward:
     """Open the same for an agent outside of a run. Where its recipe has a judge that may grade,
     this one must answer now."""
-    grades = recipe.correct in (AUTO, JUDGE)
-    return make_correct(recipe, await open_judge(recipe.judge, None) if grades else None)
+    needs_judge = recipe.correct in (AUTO_VERDICT, JUDGE)
+    return make_verdict_reward(
+        recipe, await open_judge(recipe.judge, None) if needs_judge else None
+    )
 
 
-def _grader(
-    made: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
+def _find_grader(
+    available: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
 ) -> Reward | None:
-    """Return one of `made`, or a reward that is made here; None for a judge that is not there."""
-    if name in made or name == JUDGE:
-        return made.get(name)
-    return _within(seconds, name, make_reward(name, {}, offered))
+    """Return one of `available`, or a reward that is made here; None for a missing judge."""
+    if name in available or name == JUDGE:
+        return available.get(name)
+    return _with_time_limit(seconds, name, make_reward(name, {}, offered))
 
 
-def _within(seconds: float, name: str, reward: Reward) -> Reward:
+def _with_time_limit(seconds: float, name: str, reward: Reward) -> Reward:
     """Return a reward of the user's within a limit of time; built-in ones have their own where
     needed."""
-    return reward if name in BUILT_IN[Kind.REWARD] else limited(reward, seconds)
+    return (
+        reward
+        if name in BUILTIN_COMPONENTS[ComponentKind.REWARD]
+        else with_time_limit(reward, seconds)
+    )
 
 
-def make_runner(recipe: Recipe) -> Programs:
+def make_program_runner(recipe: Recipe) -> GradingSandbox:
     """Return a runner of programs that are graded, with the isolation of the recipe's own tool."""
-    tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON]
-    return Programs(tools[0].get("waive", ()) if tools else ())
+    tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON_TOOL]
+    return GradingSandbox(tools[0].get("waive", ()) if tools else ())
 
 
-def _named(weights: Mapping[str, float], correct: str) -> dict[str, float]:
-    """Return the weights with `correct` by the name of the reward that it stands for. Raises
-    UserError where they have that one, too."""
-    named = {correct if name == CORRECT else name: weight for name, weight in weights.items()}
+def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> dict[str, float]:
+    """Return the weights with `correct` replaced by `verdict_name`, the reward that it stands for.
+    Raises UserError where they have that one, too."""
+    named = {
+        verdict_name if name == VERDICT_REWARD_KEY else name: weight
+        for name, weight in weights.items()
+    }
     if len(named) < len(weights):
-        raise UserError(f"rewards has '{CORRECT}' and '{correct}', which are the same: remove one.")
+        raise UserError(
+            f"rewards has '{VERDICT_REWARD_KEY}' and '{verdict_name}', which are the same: remove "
+            "one."
+        )
     return named
 
 
-def most_cost(budget: Limits, call_cost: float) -> float:
+def compute_max_cost(budget: BudgetConfig, call_cost: float) -> float:
     """Return the cost of a rollout that spends its whole budget: OTC's usual c."""
     return budget.max_calls * call_cost + budget.token_cost * budget.total_tokens / 1000
 
 
 def make_rubric(
     stage: Rl,
-    budget: Limits,
-    judge: Judge | None = None,
-    correct: str = AUTO,
-    runner: Programs | None = None,
-    call_cost: float = DEFAULT_COST,
+    budget: BudgetConfig,
+    judge: JudgeReward | None = None,
+    verdict_name: str = AUTO_VERDICT,
+    runner: GradingSandbox | None = None,
+    call_cost: float = DEFAULT_CALL_COST,
 ) -> Rubric:
     """Return the rewards of a stage. Those without a weight are recorded where they cost nothing.
-    So are `correct`, which tells which answers are right, and what OTC prices. `call_cost` is the
-    most that one call costs. Raises UserError for a stage that rewards or prices `correct` twice or
-    prices what costs nothing, and as `make_reward`."""
-    made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
+    So are `verdict_name`, which tells which answers are right, and what OTC prices. `call_cost` is
+    the most that one call costs. Raises UserError for a stage that rewards or prices `correct`
+    twice or prices what costs nothing, and as `make_reward`."""
+    available: dict[str, Reward] = {reward.name: reward() for reward in RECORDED_REWARDS}
     if judge is not None:
-        made[judge.name] = judge
-    limits = [period.limits for period in stage.periods(budget)]
-    rewarded, priced = _named(stage.weights, correct), _named(stage.priced_rewards, correct)
-    by_cost = stage.otc_counts == "costs"
-    most = max(most_cost(one, call_cost) if by_cost else float(one.max_calls) for one in limits)
-    if stage.prices_calls and not most:
+        available[judge.name] = judge
+    limits = [period.budget for period in stage.budget_periods(budget)]
+    rewarded, priced = (
+        _resolve_verdict_name(stage.reward_weights, verdict_name),
+        _resolve_verdict_name(stage.priced_rewards, verdict_name),
+    )
+    prices_costs = stage.otc_counts == "costs"
+    max_cost = max(
+        compute_max_cost(limit, call_cost) if prices_costs else float(limit.max_calls)
+        for limit in limits
+    )
+    if stage.has_otc_reward and not max_cost:
         raise UserError(
             "a stage rewards low costs, and nothing costs anything: give a tool a cost above 0."
         )
     offered: dict[str, Any] = {
-        "smoothing": stage.call_smoothing or most,
-        "measure": acting_cost if by_cost else CALLS,
-        "runner": runner or Programs(),
+        "smoothing": stage.call_smoothing or max_cost,
+        "measure": compute_acting_cost if prices_costs else CALL_COUNT,
+        "runner": runner or GradingSandbox(),
     }
 
     def make(name: str) -> Reward:
-        own = stage.rewards.get(name)
-        settings = {} if own is None or isinstance(own, float) else own.settings
-        if name == AUTO:
-            made[AUTO] = Auto(partial(_grader, made, offered, budget.reward_seconds))
-        elif name not in made or settings:
+        reward_config = stage.rewards.get(name)
+        settings = (
+            {}
+            if reward_config is None or isinstance(reward_config, float)
+            else reward_config.settings
+        )
+        if name == AUTO_VERDICT:
+            available[AUTO_VERDICT] = AutoReward(
+                partial(_find_grader, available, offered, budget.reward_seconds)
+            )
+        elif name not in available or settings:
             reward = make_reward(name, settings, offered)
-            made[name] = _within(budget.reward_seconds, name, reward)
-        return made[name]
+            available[name] = _with_time_limit(budget.reward_seconds, name, reward)
+        return available[name]
 
-    parts = {name: make(name) for name in dict.fromkeys((correct, *priced))}
-    offered["correct"] = parts[correct]
-    sum_of = [(parts[name], weight) for name, weight in priced.items()]
-    offered["priced"] = WeightedSum(sum_of) if sum_of else parts[correct]
+    price_rewards = {name: make(name) for name in dict.fromkeys((verdict_name, *priced))}
+    offered["correct"] = price_rewards[verdict_name]
+    weighted = [(price_rewards[name], weight) for name, weight in priced.items()]
+    offered["priced"] = WeightedSumReward(weighted) if weighted else price_rewards[verdict_name]
     for name in rewarded:
-        if name not in parts:
+        if name not in price_rewards:
             make(name)
-    recorded = (*(reward.name for reward in RECORDED), *parts)
+    recorded = (*(reward.name for reward in RECORDED_REWARDS), *price_rewards)
     weights = dict.fromkeys(recorded, 0.0) | rewarded
-    rewards = [(made[name], weight) for name, weight in weights.items()]
+    rewards = [(available[name], weight) for name, weight in weights.items()]
     if stage.overlong_penalty:
-        rewards.append((SoftOverlong(*stage.overlong_span(limits[0])), stage.overlong_penalty))
-    return Rubric(rewards, parts[correct].name)
+        rewards.append(
+            (SoftOverlongPenalty(*stage.resolve_overlong_buffer(limits[0])), stage.overlong_penalty)
+        )
+    return Rubric(rewards, price_rewards[verdict_name].name)

@@ -16,53 +16,61 @@ from pathlib import Path
 
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.filters import Filters
-from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.config.names import BUILTIN_COMPONENTS, ComponentKind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects.naming import offered_with
-from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.dialects.tool_names import get_offered_names
+from fieldcraft.endpoints.connect import open_chat_client
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.grading import GRADES_BY, JUDGE, recorded_as
-from fieldcraft.rollout.environments import opened
-from fieldcraft.runs.budget_check import budget_problems, position_problems
+from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, resolve_reward_name
+from fieldcraft.rollout.environments import isolate_failures
+from fieldcraft.runs.budget_check import check_budgets, check_positions
 from fieldcraft.runs.build import (
-    make_correct,
-    make_environment_of_others,
+    make_external_environment,
+    make_program_runner,
     make_rubric,
-    make_runner,
+    make_verdict_reward,
     open_judge,
 )
-from fieldcraft.runs.closed_book import closed_book_problems
-from fieldcraft.runs.engines import engine_problems
+from fieldcraft.runs.closed_book import check_closed_book
+from fieldcraft.runs.engines import check_engine
 from fieldcraft.runs.evaluating import find_workflow
-from fieldcraft.runs.examples import DataOfRun, read_back
-from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
-from fieldcraft.runs.inputs import make_inputs
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.memory import disk_problems, memory_problems
-from fieldcraft.runs.right_answers import answer_notes
-from fieldcraft.runs.setup import ASKED, Setup
-from fieldcraft.runs.teachers import model_problems, teacher_problems
-from fieldcraft.runs.tracking import tracker_problems
-from fieldcraft.runs.training import stage_type
-from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import VERDICT, Dialect, Task, Trajectory, UserError
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.examples import ExampleSource, round_trip_answer
+from fieldcraft.runs.filtering import filter_demonstrations, require_valid_filters
+from fieldcraft.runs.gold_answers import check_answer_forms
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.runs.memory import check_disk, check_memory
+from fieldcraft.runs.setup import EXPENSIVE_GRADERS, CheckContext
+from fieldcraft.runs.teachers import check_teacher_model, check_teachers
+from fieldcraft.runs.tracker_subscriber import check_trackers
+from fieldcraft.runs.training import find_stage_class
+from fieldcraft.train.stages.base import PreferencePair
+from fieldcraft.types import DEFAULT_VERDICT_REWARD, Dialect, Task, Trajectory, UserError
 
-EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
-PROMPTED = ("prompted-react", "prompted-reflexion")  # workflows in which the model calls tools
-SEARCHING = BUILT_IN[Kind.WORKFLOW].keys() - {*PROMPTED}  # and those in which code searches
-ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
-Report = Callable[[str, Sequence[str], Sequence[str]], None]
+MAX_PREVIEW_EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+TOOL_CALLING_WORKFLOWS = (
+    "prompted-react",
+    "prompted-reflexion",
+)  # workflows in which the model calls tools
+SEARCH_WORKFLOWS = BUILTIN_COMPONENTS[ComponentKind.WORKFLOW].keys() - {
+    *TOOL_CALLING_WORKFLOWS
+}  # and those in which code searches
+ESTIMATE_CHECKS = ("memory", "disk")  # checks that compare with an estimate
+CheckReporter = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
 def check_recipe(
-    recipe: Recipe, out: Path, report: Report, examine: Callable[[DataOfRun], None] | None = None
+    recipe: Recipe,
+    out: Path,
+    report: CheckReporter,
+    examine: Callable[[ExampleSource], None] | None = None,
 ) -> list[str]:
     """Look at everything a run would need.
 
     Args:
-        recipe: the settings, which give it something to do, see `refuse_idle`.
+        recipe: the settings, which give it something to do, see `require_work`.
         out: a folder on the disk that the run will write to.
         report: called after every check with its name, notes, and problems.
         examine: called with what examples can be taken from, once that is found.
@@ -70,9 +78,9 @@ def check_recipe(
     Returns:
         The problems, each one sentence; none means that nothing was found.
     """
-    problems: list[str] = []
+    errors: list[str] = []
 
-    def look(name: str, check: Callable[[list[str]], Iterator[str]]) -> bool:
+    def run_check(name: str, check: Callable[[list[str]], Iterator[str]]) -> bool:
         notes: list[str] = []
         found: list[str] = []
         try:
@@ -80,100 +88,115 @@ def check_recipe(
         except UserError as error:
             found.append(str(error))
         report(name, notes, found)
-        problems.extend(found)
+        errors.extend(found)
         return not found
 
     with tempfile.TemporaryDirectory() as draft:
-        setup = Setup(recipe, Path(draft))
-        sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
-        sound += [look("tools", setup.find_tools)]
+        context = CheckContext(recipe, Path(draft))
+        passed = [
+            run_check("device", context.load_device),
+            run_check("questions", context.load_questions),
+        ]
+        passed += [run_check("tools", context.load_tools)]
         if recipe.trackers:
-            look("trackers", partial(tracker_problems, recipe))
-        asks_itself = recipe.collect is None and not recipe.environment.of_others
-        if examine is not None and all(sound) and not asks_itself:
-            look("examples", partial(show_examples, setup, None, examine))
+            run_check("trackers", partial(check_trackers, recipe))
+        uses_prompts = recipe.collect is None and not recipe.environment.is_external
+        if examine is not None and all(passed) and not uses_prompts:
+            run_check("examples", partial(show_examples, context, None, examine))
         if recipe.collect is not None:
-            if sound[1]:
-                look("right answers", partial(answer_notes, setup))
-            look("teacher", partial(teacher_problems, recipe))
+            if passed[1]:
+                run_check("right answers", partial(check_answer_forms, context))
+            run_check("teacher", partial(check_teachers, recipe))
             if recipe.collect.filters:
-                look("filters", partial(filter_problems, recipe.collect.filters))
-            return problems
+                run_check("filters", partial(check_filters, recipe.collect.filters))
+            return errors
         if recipe.evaluation.teachers:
-            look("teachers", partial(teacher_problems, recipe))
+            run_check("teachers", partial(check_teachers, recipe))
         if recipe.select is not None and recipe.select.toolless == TEACHER:
-            look("teacher", partial(model_problems, recipe.teacher))
-        if recipe.model is None and (not sound[1] or recipe.asks_files):
-            return problems  # the model is made from the world
-        has_model = look("model", setup.find_model)
-        sound += [has_model, look("judge", setup.find_judge)]
+            run_check("teacher", partial(check_teacher_model, recipe.teacher))
+        if recipe.model is None and (not passed[1] or recipe.has_task_files):
+            return errors  # the model is made from the world
+        has_model = run_check("model", context.load_first_model)
+        passed += [has_model, run_check("judge", context.load_judge)]
         if has_model:
-            parts = (recipe, setup.shapes, setup.dialect.tokenizer, setup.draft)
-            look("engine", partial(engine_problems, *parts))
+            engine_arguments = (
+                recipe,
+                context.meta_model,
+                context.dialect.tokenizer,
+                context.draft,
+            )
+            run_check("engine", partial(check_engine, *engine_arguments))
         if has_model:
-            look("weights", setup.find_weights)
-        if examine is not None and all(sound) and asks_itself:
-            look("examples", partial(show_examples, setup, setup.dialect, examine))
-        if all(sound):
-            if recipe.environment.of_others:
-                look("environment", partial(environment_problems, setup))
+            run_check("weights", context.check_weights)
+        if examine is not None and all(passed) and uses_prompts:
+            run_check("examples", partial(show_examples, context, context.dialect, examine))
+        if all(passed):
+            if recipe.environment.is_external:
+                run_check("environment", partial(check_environment, context))
             else:
-                look("dialect", partial(dialect_problems, setup))
-                look("gold answers", partial(gold_problems, setup))
-                look("right answers", partial(answer_notes, setup))
-                look("closed book", partial(closed_book_problems, setup))
-                look("budget", partial(budget_problems, setup))
-                look("workflows", partial(workflow_problems, recipe))
+                run_check("dialect", partial(check_dialect, context))
+                run_check("gold answers", partial(check_gold_answers, context))
+                run_check("right answers", partial(check_answer_forms, context))
+                run_check("closed book", partial(check_closed_book, context))
+                run_check("budget", partial(check_budgets, context))
+                run_check("workflows", partial(check_workflows, recipe))
             for name, stage in recipe.stages.items():
-                look(f"stage {name}", partial(stage_problems, setup, name, stage))
+                run_check(f"stage {name}", partial(check_stage, context, name, stage))
             if not recipe.cluster.trainers:  # the estimate is of one process
-                look("memory", partial(memory_problems, setup))
-            look("disk", partial(disk_problems, setup, out))
-    return problems
+                run_check("memory", partial(check_memory, context))
+            run_check("disk", partial(check_disk, context, out))
+    return errors
 
 
 def show_examples(
-    setup: Setup, dialect: Dialect | None, examine: Callable[[DataOfRun], None], notes: list[str]
+    context: CheckContext,
+    dialect: Dialect | None,
+    examine: Callable[[ExampleSource], None],
+    notes: list[str],
 ) -> Iterator[str]:
     """Let `examine` look at the data. Other than in the checks, programs are run and a judge is
     asked."""
-    recipe, inputs = setup.recipe, make_inputs(setup.recipe).reduced()
-    inputs.correct = make_correct(recipe, run_async(open_judge(recipe.judge, cache=None)))
-    examine(DataOfRun(recipe, inputs, inputs.correct, setup.schemas, dialect))
+    recipe, data_source = context.recipe, make_data_source(context.recipe).small_copy()
+    data_source.verdict_reward = make_verdict_reward(
+        recipe, run_async(open_judge(recipe.judge, cache=None))
+    )
+    examine(
+        ExampleSource(recipe, data_source, data_source.verdict_reward, context.schemas, dialect)
+    )
     notes.append("as above")
     yield from ()
 
 
-def refuse_unsound(recipe: Recipe) -> None:
+def require_checked(recipe: Recipe) -> None:
     """Check the files and settings of a run before it begins, and so before its folder is made.
-    What is only estimated refuses no run. Raises Unsound, a UserError, with all problems."""
+    What is only estimated refuses no run. Raises RecipeCheckError with all problems."""
     found: list[str] = []
 
-    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
-        found.extend([] if name in ESTIMATED else problems)
+    def report(name: str, notes: Sequence[str], errors: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATE_CHECKS else errors)
 
     check_recipe(recipe, Path.cwd(), report)
     if found:
-        raise Unsound(found)
+        raise RecipeCheckError(found)
 
 
-class Unsound(UserError):
+class RecipeCheckError(UserError):
     """All that is wrong with a recipe, a sentence each; the message is the first."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(problems[0])
-        self.problems = list(problems)
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__(errors[0])
+        self.errors = list(errors)
 
 
 # -- dialect and questions ---------------------------------------------------------------------
 
 
-def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+def check_dialect(context: CheckContext, notes: list[str]) -> Iterator[str]:
     """Check that questions are asked with tools that the recipe has."""
-    name, why = setup.chosen.name, setup.chosen.why
-    notes.append(f"{name}, because {why} (dialect=)" if why else name)
-    names = {schema["function"]["name"] for schema in setup.schemas}
-    unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
+    name, reason = context.dialect_choice.name, context.dialect_choice.why
+    notes.append(f"{name}, because {reason} (dialect=)" if reason else name)
+    names = {schema["function"]["name"] for schema in context.schemas}
+    unknown = ((task.id, {*(get_offered_names(task) or ())} - names) for task in context.tasks)
     for identity, tools in filter(itemgetter(1), unknown):
         yield (
             f"the question '{identity}' is asked with the tool '{min(tools)}', which the recipe"
@@ -182,75 +205,80 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
         return
 
 
-def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]:
     """Check that every task has what it is graded by, and that its grader is there. A gold answer,
     written as a policy writes it and read back, must score 1."""
-    graders = [recorded_as(setup.recipe.correct, task) for task in setup.tasks]
+    graders = [resolve_reward_name(context.recipe.correct, task) for task in context.tasks]
     counts = Counter(graders)
-    if counts.keys() != {VERDICT}:
+    if counts.keys() != {DEFAULT_VERDICT_REWARD}:
         notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
-    if counts[JUDGE] and setup.judge is None:
+    if counts[JUDGE] and context.judge is None:
         yield (
-            f"{counts[JUDGE]} of {len(setup.tasks)} questions are graded by a judge, and there is"
+            f"{counts[JUDGE]} of {len(context.tasks)} questions are graded by a judge, and there is"
             " none: set judge.url and judge.model, or give the questions accepted answers."
         )
-    pairs = zip(setup.tasks, graders, strict=True)
-    if bare := [pair for pair in pairs if not _can_be_graded(*pair)]:
-        task, grader = bare[0]
+    pairs = zip(context.tasks, graders, strict=True)
+    if ungradable := [pair for pair in pairs if not _is_gradable(*pair)]:
+        task, grader = ungradable[0]
         yield (
-            f"{len(bare)} of {len(setup.tasks)} questions, such as task '{task.id}', have nothing"
-            f" that the reward '{grader}' grades by: set correct=auto, which follows what each has,"
-            " or remove them."
+            f"{len(ungradable)} of {len(context.tasks)} questions, such as task '{task.id}', have"
+            f" nothing that the reward '{grader}' grades by: set correct=auto, which follows what"
+            " each has, or remove them."
         )
-    answered = [task for task in setup.tasks if task.answers]
-    lost = [task for task in answered if not any(_scores(setup.dialect, task))]
-    notes.append(f"{len(answered) - len(lost)} of {len(answered)} score 1")
-    if lost:
+    answered = [task for task in context.tasks if task.answers]
+    unscorable = [task for task in answered if not any(_score_gold_answers(context.dialect, task))]
+    notes.append(f"{len(answered) - len(unscorable)} of {len(answered)} score 1")
+    if unscorable:
         yield (
-            f"{len(lost)} of {len(answered)} questions cannot be answered right, because their"
-            f" gold answers do not survive the dialect '{setup.dialect.name}', such as"
-            f" {lost[0].answers[0]!r} of task '{lost[0].id}': remove or rewrite them."
+            f"{len(unscorable)} of {len(answered)} questions can never be graded correct, because"
+            f" their gold answers do not round-trip through the dialect '{context.dialect.name}',"
+            f" such as {unscorable[0].answers[0]!r} of task '{unscorable[0].id}': remove or rewrite"
+            " them."
         )
 
 
-def _can_be_graded(task: Task, grader: str) -> bool:
+def _is_gradable(task: Task, grader: str) -> bool:
     """Return whether a task has what a reward grades by; of the user's own rewards nothing is
     known."""
-    if grader in GRADES_BY:
-        return GRADES_BY[grader] in task.meta
-    return bool(task.answers) or grader == JUDGE or grader not in BUILT_IN[Kind.REWARD]
+    if grader in GRADED_BY_META:
+        return GRADED_BY_META[grader] in task.meta
+    return (
+        bool(task.answers)
+        or grader == JUDGE
+        or grader not in BUILTIN_COMPONENTS[ComponentKind.REWARD]
+    )
 
 
-def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
+def _score_gold_answers(dialect: Dialect, task: Task) -> Iterator[bool]:
     for gold in task.answers:
-        answered = Trajectory(task, answer=read_back(dialect, gold))
+        answered = Trajectory(task, answer=round_trip_answer(dialect, gold))
         yield ExactMatch()([answered]) == [1.0]
 
 
-def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+def check_environment(context: CheckContext, notes: list[str]) -> Iterator[str]:
     """Check that an environment of others opens, and that a rollout fits into the model."""
-    recipe = setup.recipe
-    yield from position_problems(setup)
-    environment = make_environment_of_others(recipe)
+    recipe = context.recipe
+    yield from check_positions(context)
+    environment = make_external_environment(recipe)
     assert environment is not None, "it is only asked where there is one"
 
     async def open_once() -> None:
-        async with opened(environment, setup.dialect, recipe.budget):
+        async with isolate_failures(environment, context.dialect, recipe.budget):
             notes.append(recipe.environment.name)
 
     run_async(open_once())
 
 
-def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
+def check_workflows(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     """Check that every workflow is there, and so is what it calls."""
     for name in recipe.evaluation.workflows:
         find_workflow(name)
-        if name in SEARCHING and not recipe.offers_search:
+        if name in SEARCH_WORKFLOWS and not recipe.has_search_tool:
             yield (
                 f"the workflow '{name}' searches, and tools has no search: set"
                 " evaluation.workflows=[], or add search to tools."
             )
-        if name in PROMPTED and not recipe.tools:
+        if name in TOOL_CALLING_WORKFLOWS and not recipe.tools:
             yield (
                 f"the workflow '{name}' acts, and there are no tools: set evaluation.workflows=[],"
                 " or add tools."
@@ -258,9 +286,9 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
 
 
-def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
+def check_filters(filters: Filters, notes: list[str]) -> Iterator[str]:
     """Check that every rule is there, with the files that its settings name."""
-    refuse_bad_filters(filters)
+    require_valid_filters(filters)
     notes.append(", ".join(filters))
     yield from ()
 
@@ -268,73 +296,83 @@ def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
 # -- stages ------------------------------------------------------------------------------------
 
 
-def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
+def check_stage(context: CheckContext, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
     """Check a stage: that its remote models answer, and what its type finds in its first
     examples."""
     for endpoint in stage.endpoints:
-        run_async(open_endpoint(endpoint, cache=None))
-    yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
+        run_async(open_chat_client(endpoint, cache=None))
+    yield from find_stage_class(stage).check(stage, name, PreviewStageData(context, notes), notes)
     if isinstance(stage, Rl):
-        recipe = setup.recipe  # the rubric finds every reward
-        runner, call_cost = make_runner(recipe), recipe.highest_call_cost
-        make_rubric(stage, recipe.budget, setup.judge, recipe.correct, runner, call_cost)
+        recipe = context.recipe  # the rubric finds every reward
+        runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
+        make_rubric(stage, recipe.budget, context.judge, recipe.correct, runner, call_cost)
 
 
 @dataclass(frozen=True)
-class FirstExamples:
-    """Examples (`train.stages.base.Data`) for a look: a world makes only the first examples of a
-    data set, of the user's files all are read."""
+class PreviewStageData:
+    """Examples (`train.stages.base.StageData`) for a look: a world makes only the first examples of
+    a data set, of the user's files all are read."""
 
-    setup: Setup
+    context: CheckContext
     notes: list[str]
 
     @property
     def recipe(self) -> Recipe:
-        return self.setup.recipe
+        return self.context.recipe
 
     @property
     def dialect(self) -> Dialect:
-        return self.setup.dialect
+        return self.context.dialect
 
-    def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        inputs, schemas = self.setup.inputs, self.setup.schemas
-        found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
-        self.notes.extend(inputs.notes(data, self.dialect, schemas))
-        if self.recipe.asks_files:  # a world's are right
-            graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
-            for name in filter(graders.__getitem__, ASKED):
-                asked = name in inputs.unasked
-                later = (
-                    f"graded by {name} in the run" if asked else "trusted, as nothing grades them"
+    def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
+        data_source, schemas = self.context.data_source, self.context.schemas
+        found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
+        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
+        if self.recipe.has_task_files:  # a world's are right
+            graders = Counter(resolve_reward_name(self.recipe.correct, t.task) for t in found)
+            for name in filter(graders.__getitem__, EXPENSIVE_GRADERS):
+                is_deferred = name in data_source.deferred_graders
+                treatment = (
+                    f"graded by {name} in the run"
+                    if is_deferred
+                    else "trusted, as nothing grades them"
                 )
-                self.notes.append(f"{graders[name]} are {later}")
+                self.notes.append(f"{graders[name]} are {treatment}")
         return found
 
-    def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        inputs, schemas = self.setup.inputs, self.setup.schemas
-        shown = inputs.shown(data, self._few(count), self.dialect, schemas)
-        self.notes.extend(inputs.notes_of_shown(data))
-        correct = inputs.correct or make_correct(self.recipe)
-        found = filter_shown(self.recipe, shown, filters, self.dialect, correct)
-        self.notes.extend(
-            f"{sum(cut.dropped.values())} of {cut.before} left out by {cut.name}"
-            for cut in found.cuts
+    def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        data_source, schemas = self.context.data_source, self.context.schemas
+        demonstrations = data_source.demonstration_steps(
+            data, self._limit_count(count), self.dialect, schemas
         )
-        return inputs.encoded(found.kept, self.dialect, schemas) if found.kept else []
+        self.notes.extend(data_source.demonstration_notes(data))
+        verdict_reward = data_source.verdict_reward or make_verdict_reward(self.recipe)
+        result = filter_demonstrations(
+            self.recipe, demonstrations, filters, self.dialect, verdict_reward
+        )
+        self.notes.extend(
+            f"{sum(stage.dropped.values())} of {stage.before} left out by {stage.name}"
+            for stage in result.stages
+        )
+        return (
+            data_source.encode_demonstrations(result.accepted, self.dialect, schemas)
+            if result.accepted
+            else []
+        )
 
-    def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
-        inputs, schemas = self.setup.inputs, self.setup.schemas
-        found = inputs.pairs(data, self._few(count), self.dialect, schemas)
-        self.notes.extend(inputs.notes(data, self.dialect, schemas))
+    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
+        data_source, schemas = self.context.data_source, self.context.schemas
+        found = data_source.pairs(data, self._limit_count(count), self.dialect, schemas)
+        self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
         return found
 
-    def training_questions(self) -> Sequence[Task]:
-        return self.setup.inputs.train_tasks()[: self._few(None)]
+    def load_training_tasks(self) -> Sequence[Task]:
+        return self.context.data_source.train_tasks()[: self._limit_count(None)]
 
-    def plan(self, task: Task) -> str:
-        return self.setup.inputs.plan(task, self.dialect)
+    def render_plan(self, task: Task) -> str:
+        return self.context.data_source.plan(task, self.dialect)
 
-    def _few(self, count: int | None) -> int | None:
-        if self.recipe.asks_files:
+    def _limit_count(self, count: int | None) -> int | None:
+        if self.recipe.has_task_files:
             return count
-        return min(count or EXAMPLES, EXAMPLES)
+        return min(count or MAX_PREVIEW_EXAMPLES, MAX_PREVIEW_EXAMPLES)

@@ -13,85 +13,99 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldcraft.config.recipe import closed_book_model
-from fieldcraft.data.selection import EVALUATION, TRAINING, Tallies, with_rates
-from fieldcraft.records.events import Said
-from fieldcraft.runs.context import Context
+from fieldcraft.config.recipe import get_closed_book_model
+from fieldcraft.data.selection import EVALUATION, TRAINING, TallyJournal, add_closed_book_rates
+from fieldcraft.records.events import LogMessage
+from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.sampling import Decoding
-from fieldcraft.runs.selecting import rolled_out, tally
-from fieldcraft.runs.setup import Setup
-from fieldcraft.types import KNOWN_RATE, Task
+from fieldcraft.runs.selecting import make_rollout_check, tally_samples
+from fieldcraft.runs.setup import CheckContext
+from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, Task
 
-WORK = "closed book"
+PHASE_NAME = "closed book"
 
 
-async def measure_closed_book(context: Context, models: Mapping[str, Path]) -> None:
+async def measure_closed_book(context: RunContext, models: Mapping[str, Path]) -> None:
     """Measure what the recipe asks for, as soon as the model is among `models`, the folders of
     `start` and of the stages so far. Samples that were taken before are not taken again."""
-    settings, name = context.recipe.closed_book, closed_book_model(context.recipe)
-    if settings is None or context.rates or name not in models:
+    settings, name = context.recipe.closed_book, get_closed_book_model(context.recipe)
+    if settings is None or context.closed_book_tallies or name not in models:
         return
-    asked = _asked(context)
-    tallies = Tallies(context.folder.closed_book)
-    count = settings.samples * sum(map(len, asked.values()))
-    if any(task.id not in tallies.of(who) for who, tasks in asked.items() for task in tasks):
-        how = Decoding(settings.temperature)
-        is_right = rolled_out(context, WORK, models[name], [], count, how)
-        for who, tasks in asked.items():
-            await tally(context, WORK, tallies, who, tasks, settings.samples, is_right)
-    context.rates = {who: tallies.of(who) for who in asked}
-    for who, found in closed_book_report(context).items():
-        words = f"{found['known']} of {found['n']} are right in {KNOWN_RATE} of the samples or more"
-        context.emit(Said(f"{WORK}, questions of {who}: {words}"))
+    tasks_by_label = _select_tasks(context)
+    tallies = TallyJournal(context.folder.closed_book_file)
+    count = settings.samples * sum(map(len, tasks_by_label.values()))
+    if any(
+        task.id not in tallies.get_tallies(label)
+        for label, tasks in tasks_by_label.items()
+        for task in tasks
+    ):
+        decoding = Decoding(settings.temperature)
+        is_correct = make_rollout_check(context, PHASE_NAME, models[name], [], count, decoding)
+        for label, tasks in tasks_by_label.items():
+            await tally_samples(
+                context, PHASE_NAME, tallies, label, tasks, settings.samples, is_correct
+            )
+    context.closed_book_tallies = {label: tallies.get_tallies(label) for label in tasks_by_label}
+    for label, found in summarise_closed_book(context).items():
+        text = (
+            f"{found['known']} of {found['n']} are right in {KNOWN_ACCURACY_THRESHOLD} of the "
+            "samples or more"
+        )
+        context.emit(LogMessage(f"{PHASE_NAME}, questions of {label}: {text}"))
 
 
-def _asked(context: Context) -> dict[str, Sequence[Task]]:
+def _select_tasks(context: RunContext) -> dict[str, Sequence[Task]]:
     settings = context.recipe.closed_book
     assert settings is not None
-    asked: dict[str, Sequence[Task]] = {EVALUATION: context.inputs.evaluation_tasks()}
+    tasks_by_label: dict[str, Sequence[Task]] = {EVALUATION: context.data_source.evaluation_tasks()}
     if settings.questions:
-        asked[TRAINING] = context.inputs.train_tasks()[: settings.questions]
-    return asked
+        tasks_by_label[TRAINING] = context.data_source.train_tasks()[: settings.questions]
+    return tasks_by_label
 
 
-def closed_book_report(context: Context) -> dict[str, dict[str, Any]]:
+def summarise_closed_book(context: RunContext) -> dict[str, dict[str, Any]]:
     """Return the measurements of the questions of evaluation and of training: how many there are,
     their mean rate, how many are known by it, and how far it agrees where their source says so."""
-    asked = _asked(context)
-    return {who: _summary(with_rates(asked[who], found)) for who, found in context.rates.items()}
+    tasks_by_label = _select_tasks(context)
+    return {
+        label: _summarise_tasks(add_closed_book_rates(tasks_by_label[label], found))
+        for label, found in context.closed_book_tallies.items()
+    }
 
 
-def _summary(tasks: Sequence[Task]) -> dict[str, Any]:
+def _summarise_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
     graded = [task.meta for task in tasks if "closed_book" in task.meta]
     rates = [(meta["closed_book"], meta.get("known")) for meta in graded]
-    said = {"known": True, "unknown": False}
+    claims = {"known": True, "unknown": False}
     return {
         "n": len(rates),
         "rate": fmean(rate for rate, _ in rates) if rates else None,
-        "known": sum(rate >= KNOWN_RATE for rate, _ in rates),
+        "known": sum(rate >= KNOWN_ACCURACY_THRESHOLD for rate, _ in rates),
         "agreement": {
             name: {
-                "n": sum(known is wanted for _, known in rates),
-                "known": sum(known is wanted and rate >= KNOWN_RATE for rate, known in rates),
+                "n": sum(known is claim for _, known in rates),
+                "known": sum(
+                    known is claim and rate >= KNOWN_ACCURACY_THRESHOLD for rate, known in rates
+                ),
             }
-            for name, wanted in said.items()
+            for name, claim in claims.items()
         },
     }
 
 
-def closed_book_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+def check_closed_book(context: CheckContext, notes: list[str]) -> Iterator[str]:
     """Note whether evaluations will tell known questions from others; what is missing is no
     mistake."""
-    recipe, tasks = setup.recipe, setup.inputs.evaluation_tasks()
-    silent = sum(task.is_known is None for task in tasks)
+    recipe, tasks = context.recipe, context.data_source.evaluation_tasks()
+    unlabelled = sum(task.is_known is None for task in tasks)
     if (settings := recipe.closed_book) is not None:
         count = settings.samples * (len(tasks) + settings.questions)
-        name = closed_book_model(recipe)
+        name = get_closed_book_model(recipe)
         notes.append(f"{count} samples without tools from the model of '{name}'")
-    elif silent:
+    elif unlabelled:
         notes.append(
-            f"{silent} of {len(tasks)} questions do not say whether the model knows them, so that"
-            " the offloading rate leaves them out: closed_book='{samples: 4}' measures it"
+            f"{unlabelled} of {len(tasks)} questions do not say whether the model knows them, so"
+            " that the offloading rate leaves them out: closed_book='{samples: 4}' measures it"
         )
     else:
         notes.append(f"all {len(tasks)} questions say whether the model knows them")

@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.data.collect import Collection
+from fieldcraft.data.collect import DemonstrationCollection
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
-from fieldcraft.data.targets import told
-from fieldcraft.data.teachers import Teacher, Way
-from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.records.events import Events, JobsDone, Said, during
+from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
+from fieldcraft.data.targets import describe_missing
+from fieldcraft.data.teachers import AnswerMode, DemonstrationTeacher
+from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.records.events import EventBus, JobsCompleted, LogMessage, track_phase
 from fieldcraft.records.files import write_json
-from fieldcraft.runs.context import Context, open_context
+from fieldcraft.runs.context import RunContext, open_run_context
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.filtering import (
-    DEMONSTRATIONS,
-    filter_shown,
-    refuse_bad_filters,
-    text_dialect,
+    DEMONSTRATIONS_FILE,
+    filter_demonstrations,
+    make_byte_level_dialect,
+    require_valid_filters,
     write_filtered,
 )
 from fieldcraft.runs.knowledge import measure_knowledge
-from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.teachers import make_teacher
 
 
-def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
+def collect(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
     """Collect what is left to collect, then write the report, which is also returned.
 
     However it ends, the files in the folder `collect` hold what there is by then. Raises UserError
@@ -37,78 +37,87 @@ def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     return run_async(_collect(recipe, out, events))
 
 
-async def _collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
-    async with open_context(recipe, out, events) as context:
-        return await _attempts(context)
+async def _collect(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+    async with open_run_context(recipe, out, events) as context:
+        return await _run_collection(context)
 
 
-async def _attempts(context: Context) -> dict[str, Any]:
-    began = time.perf_counter()
+async def _run_collection(context: RunContext) -> dict[str, Any]:
+    started = time.perf_counter()
     recipe, settings = context.recipe, context.recipe.collect
     assert settings is not None
-    refuse_bad_filters(settings.filters)
+    require_valid_filters(settings.filters)
     if recipe.model is not None:
         await measure_knowledge(context, recipe.model)
-    context.write_world()  # for whoever trains on what is collected
-    tasks = context.inputs.train_tasks()[: settings.questions]
-    ways = tuple(Way) if recipe.teacher.team is None else (Way.COA,)
-    collection = Collection(context.folder.collected, tasks, settings, recipe.seed, ways)
+    context.write_data_files()  # for whoever trains on what is collected
+    tasks = context.data_source.train_tasks()[: settings.questions]
+    modes = tuple(AnswerMode) if recipe.teacher.team is None else (AnswerMode.COA,)
+    collection = DemonstrationCollection(
+        context.folder.collect_folder, tasks, settings, recipe.seed, modes
+    )
     teacher = await make_teacher(context)
     try:
-        await _ask(context, teacher, collection)
+        await _ask_teacher(context, teacher, collection)
     finally:
         summary = collection.write(teacher)
-    for sentence in told(summary["missed"], settings.targets):
-        context.emit(Said(sentence))
+    for sentence in describe_missing(summary["missed"], settings.target_counts):
+        context.emit(LogMessage(sentence))
     if settings.filters:
-        summary |= {"filters": _filter(context)}
-        write_json(context.folder.collected / "summary.json", summary)
-    return _report(context, summary, time.perf_counter() - began)
+        summary |= {"filters": _filter_collected(context)}
+        write_json(context.folder.collect_folder / "summary.json", summary)
+    return _write_collect_report(context, summary, time.perf_counter() - started)
 
 
-async def _ask(context: Context, teacher: Teacher, collection: Collection) -> None:
-    def on_job(ended: int, kept: int) -> None:
+async def _ask_teacher(
+    context: RunContext, teacher: DemonstrationTeacher, collection: DemonstrationCollection
+) -> None:
+    def on_job(finished: int, accepted: int) -> None:
         usage = collection.journal.usage
-        note = f"kept {kept}/{collection.journal.tried}"
+        note = f"kept {accepted}/{collection.journal.num_attempts}"
         if tokens := usage.prompt_tokens + usage.completion_tokens:
             note += f"  tokens {tokens:,}"
         if usage.cost:
             note += f"  cost {usage.cost:.2f}"
-        context.emit(JobsDone("collect", ended, note))
+        context.emit(JobsCompleted("collect", finished, note))
 
-    with during(context.emit, "collect", sum(1 for _ in collection.jobs), "jobs"):
+    with track_phase(context.emit, "collect", sum(1 for _ in collection.jobs), "jobs"):
         concurrency = context.recipe.teacher.concurrency
-        await collection.run(teacher, Grader(context.correct), concurrency, on_job)
+        await collection.run(teacher, Grader(context.verdict_reward), concurrency, on_job)
 
 
-def _filter(context: Context) -> dict[str, Any]:
+def _filter_collected(context: RunContext) -> dict[str, Any]:
     """Filter what is kept into a folder of its own, and say how many each rule left."""
     recipe, folder = context.recipe, context.folder
     assert recipe.collect is not None
-    shown = read_demonstrations(folder.collected / DEMONSTRATIONS)
-    filters, dialect = recipe.collect.filters, text_dialect(recipe)
-    found = filter_shown(recipe, shown, filters, dialect, context.correct)
-    write_filtered(folder.filtered, recipe.recipe, shown, found, recipe)
-    return {"collected": len(shown), **{cut.name: cut.after for cut in found.cuts}}
+    demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)
+    filters, dialect = recipe.collect.filters, make_byte_level_dialect(recipe)
+    result = filter_demonstrations(recipe, demonstrations, filters, dialect, context.verdict_reward)
+    write_filtered(folder.filtered_folder, recipe.recipe, demonstrations, result, recipe)
+    return {
+        "collected": len(demonstrations),
+        **{stage.name: stage.after for stage in result.stages},
+    }
 
 
-def _report(context: Context, summary: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _write_collect_report(
+    context: RunContext, summary: dict[str, Any], seconds: float
+) -> dict[str, Any]:
     recipe, folder = context.recipe, context.folder
     report = build_report(
         recipe=recipe.recipe,
         seed=recipe.seed,
         device=str(context.device),
-        stages=[StageRecord("collect", seconds)],
+        stages=[StageSummary("collect", seconds)],
         evals={},
         comparisons=[],
         extra={
             "collected": summary,
             "config": dump_recipe(recipe),
-            "versions": context.versions(),
+            "versions": context.collect_versions(),
         },
     )
     write_report(report, folder.report_json)
-    shown = read_demonstrations(folder.collected / DEMONSTRATIONS)
-    samples = [as_trajectory(task, steps) for task, steps in shown]
-    write_html(report, {}, {"collect": samples}, folder.report_html)
+    demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)
+    samples = [make_untokenised_trajectory(task, steps) for task, steps in demonstrations]
+    write_report_page(report, {}, {"collect": samples}, folder.report_html)
     return report

@@ -14,115 +14,121 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
-from fieldcraft.cluster.ranks import RayRanks
-from fieldcraft.cluster.session import Session, joined
-from fieldcraft.cluster.sources import OnRanks
+from fieldcraft.cluster.ranks import RayTrainerGroup
+from fieldcraft.cluster.session import ClusterSession, open_cluster
+from fieldcraft.cluster.sources import ShardedWeights
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Limits
-from fieldcraft.data.selection import EVALUATION, TRAINING, Tally, with_rates
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.data.selection import EVALUATION, TRAINING, SampleTally, add_closed_book_rates
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.engine.home import Home
-from fieldcraft.engine.threads import Threads, fastest_threads
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.threads import ThreadCounts, find_fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.events import Events, Said
+from fieldcraft.records.events import EventBus, LogMessage
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import put_aside
-from fieldcraft.records.waits import hearing_waits
+from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.waits import report_waits_to
 from fieldcraft.rewards.answers import RULES
-from fieldcraft.rewards.judge import JUDGE_RULES, Judge
-from fieldcraft.rollout.environments import Play, opened
-from fieldcraft.runs.beginning import open_run
+from fieldcraft.rewards.judge import JUDGE_RULES, JudgeReward
+from fieldcraft.rollout.environments import EnvironmentRunner, isolate_failures
 from fieldcraft.runs.build import (
-    make_correct,
+    attach_world_files,
     make_environment,
-    make_environment_of_others,
+    make_external_environment,
+    make_verdict_reward,
     open_judge,
     open_tools,
-    with_files,
 )
-from fieldcraft.runs.chosen import record_dialect, recorded_dialect
+from fieldcraft.runs.cluster_tools import open_cluster_tools
+from fieldcraft.runs.dialect_choice import read_dialect_choice, write_dialect_choice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import make_inputs, with_knowledge
-from fieldcraft.runs.served import open_served
-from fieldcraft.runs.sources import Inputs
-from fieldcraft.runs.tracking import tracking
-from fieldcraft.tools.named import as_made
+from fieldcraft.runs.inputs import make_data_source, with_knowledge
+from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.runs.sources import DataSource
+from fieldcraft.runs.tracker_subscriber import attach_trackers
+from fieldcraft.tools.factory import unwrap_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
+from fieldcraft.tools.search.index import MANIFEST_FILE, build_index, read_manifest
 from fieldcraft.train.model import (
     choose_device,
+    describe_aux_losses,
     load_config,
     load_model,
     load_tokenizer,
-    loss_notes,
 )
-from fieldcraft.train.train_mode import dropout_notes
+from fieldcraft.train.train_mode import describe_dropout
 from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
-Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
+ThreadCount = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
 
 
-class _Threads(BaseModel):
-    training: Count
-    sampling: Count
+class _ThreadsFile(BaseModel):
+    training: ThreadCount
+    sampling: ThreadCount
 
 
 @dataclass
-class Context:
+class RunContext:
     """The recipe, the folder, and what is opened only once: device, inputs, tools, judge."""
 
     recipe: Recipe
     folder: RunFolder
-    inputs: Inputs
+    data_source: DataSource
     device: torch.device
-    judge: Judge | None
-    emit: Events
-    session: Session | None = None  # of Ray, where the recipe has a cluster
+    judge: JudgeReward | None
+    emit: EventBus
+    cluster_session: ClusterSession | None = None  # of Ray, where the recipe has a cluster
     tools: Sequence[AnyTool] = ()  # see `open_tools`
-    selected: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
-    rates: Mapping[str, Mapping[str, Tally]] = field(default_factory=dict)  # see `closed_book.py`
-    threads: Threads = field(
-        default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
+    selected_tasks: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
+    closed_book_tallies: Mapping[str, Mapping[str, SampleTally]] = field(
+        default_factory=dict
+    )  # see `closed_book.py`
+    threads: ThreadCounts = field(
+        default_factory=lambda: ThreadCounts(torch.get_num_threads(), torch.get_num_threads())
     )
 
     def __post_init__(self) -> None:
-        self.home = Home(self.folder.engine, self.emit)
-        self.environment_of_others = make_environment_of_others(self.recipe)
+        self.resources = RunResources(self.folder.engine, self.emit)
+        self.external_environment = make_external_environment(self.recipe)
 
-    def know(self, inputs: Inputs) -> None:
+    def set_data_source(self, data_source: DataSource) -> None:
         """Go on with other inputs: those for what the model turned out to know."""
-        self.inputs = inputs
-        inputs.correct = self.correct
+        self.data_source = data_source
+        data_source.verdict_reward = self.verdict_reward
 
-    def write_world(self) -> None:
+    def write_data_files(self) -> None:
         """Write what the run is about: corpus and questions."""
-        self.folder.once(self.folder.world.name, self._write_world)
+        self.folder.make_once(self.folder.world.name, self._write_data_files)
 
-    def _write_world(self, draft: Path) -> None:
-        self.inputs.write_world(draft)
-        for remark in self.inputs.remarks_on_corpus():
-            self.emit(Said(remark))
+    def _write_data_files(self, draft: Path) -> None:
+        self.data_source.write_files(draft)
+        for warning in self.data_source.corpus_warnings():
+            self.emit(LogMessage(warning))
 
     def evaluation_tasks(self) -> list[Task]:
         """Return the questions to test on, with their closed-book rates once these are measured."""
-        return with_rates(self.inputs.evaluation_tasks(), self.rates.get(EVALUATION, {}))
+        return add_closed_book_rates(
+            self.data_source.evaluation_tasks(), self.closed_book_tallies.get(EVALUATION, {})
+        )
 
-    def training_tasks(self) -> Sequence[Task]:
+    def train_tasks(self) -> Sequence[Task]:
         """Return the questions of reinforcement learning: the selected ones, or all of them, also
         with their closed-book rates."""
-        asked = self.inputs.train_tasks() if self.selected is None else self.selected
-        return with_rates(asked, self.rates.get(TRAINING, {}))
+        tasks = (
+            self.data_source.train_tasks() if self.selected_tasks is None else self.selected_tasks
+        )
+        return add_closed_book_rates(tasks, self.closed_book_tallies.get(TRAINING, {}))
 
     async def open_tools(self) -> None:
         """Open the tools of the recipe; for search, index the corpus."""
-        self.write_world()
-        if self.recipe.searches_index and not self.folder.index.exists():
+        self.write_data_files()
+        if self.recipe.needs_search_index and not self.folder.index.exists():
             settings = self.recipe.search
             build_index(
                 self.folder.world / "corpus.jsonl",
@@ -130,103 +136,117 @@ class Context:
                 ranking=settings.ranking,
                 encoder=settings.encoder,
             )
-        recipe = with_files(self.recipe, self.folder.files)
-        search = others = None
-        if self.session is not None:
-            search, others = await open_served(recipe, self.folder.index, self.session, self.home)
-        self.tools = await open_tools(recipe, self.folder.index, search, others or {})
+        recipe = attach_world_files(self.recipe, self.folder.files)
+        search = other_tools = None
+        if self.cluster_session is not None:
+            search, other_tools = await open_cluster_tools(
+                recipe, self.folder.index, self.cluster_session, self.resources
+            )
+        self.tools = await open_tools(recipe, self.folder.index, search, other_tools or {})
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and what engines started."""
-        await self.home.close()
+        await self.resources.close()
         if self.judge is not None:
             await self.judge.close()
-        for tool in map(as_made, self.tools):
+        for tool in map(unwrap_tool, self.tools):
             if isinstance(tool, RemoteSearchTool):
                 await tool.close()
 
-    def first_model(self) -> Path:
+    def prepare_first_model(self) -> Path:
         """Return the folder of the first model: the user's, or one made here."""
-        write = partial(write_first_model, self.inputs)
-        folder = self.recipe.model or self.folder.once("start/model", write)
+        write = partial(write_first_model, self.data_source)
+        folder = self.recipe.model or self.folder.make_once("start/model", write)
         load_tokenizer(folder)
         config = load_config(folder)
-        for note in (*loss_notes(config), *dropout_notes(config)):
-            self.emit(Said(f"the model: {note}"))
-        if self.session is not None:
-            self.emit(Said(self.session.described))
-        if not self.recipe.cluster.does_all:
-            self.use_threads(load_model(folder, self.device, self.recipe.dtype))
+        for note in (*describe_aux_losses(config), *describe_dropout(config)):
+            self.emit(LogMessage(f"the model: {note}"))
+        if self.cluster_session is not None:
+            self.emit(LogMessage(self.cluster_session.summary))
+        if not self.recipe.cluster.trains_and_samples:
+            self.set_threads(load_model(folder, self.device, self.recipe.dtype))
             threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
-            self.emit(Said(f"device {self.device}, {threads}"))
+            self.emit(LogMessage(f"device {self.device}, {threads}"))
         return folder
 
-    def use_threads(self, model: Any) -> None:
+    def set_threads(self, model: Any) -> None:
         """Set the number of threads, measured once a run: with another number a run that is resumed
         would add up its floats in another order, and end with other numbers."""
-        file = self.folder.threads
+        file = self.folder.threads_file
         if not file.exists():
-            write_json(file, asdict(fastest_threads(model)))
-        found = read_json(file, _Threads, f"{put_aside(file)} to measure again")
-        self.threads = Threads(found["training"], found["sampling"])
+            write_json(file, asdict(find_fastest_threads(model)))
+        found = read_json(file, _ThreadsFile, f"{advise_renaming(file)} to measure again")
+        self.threads = ThreadCounts(found["training"], found["sampling"])
         torch.set_num_threads(self.threads.training)
 
     @cached_property
-    def correct(self) -> Reward:
+    def verdict_reward(self) -> Reward:
         """Reward that tells which answers are right."""
-        return make_correct(self.recipe, self.judge)
+        return make_verdict_reward(self.recipe, self.judge)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
-    def dialect(self, model: Path) -> BaseDialect:
+    def load_dialect(self, model: Path) -> BaseDialect:
         """Return the dialect of the recipe, bound to the tokenizer of a model."""
         return load_dialect(self.recipe, model)
 
-    def environment(self, dialect: Dialect) -> ToolEnvironment:
+    def make_environment(self, dialect: Dialect) -> ToolEnvironment:
         """Return an environment with all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
     @asynccontextmanager
-    async def play(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play | None]:
+    async def open_external_environment(
+        self, dialect: BaseDialect, budget: BudgetConfig
+    ) -> AsyncIterator[EnvironmentRunner | None]:
         """Yield a function that plays rollouts in the recipe's environment of others, within a
         budget and inside the block; None where the recipe has tools."""
-        if self.environment_of_others is None:
+        if self.external_environment is None:
             yield None
             return
         costs = self.recipe.environment.tool_costs
-        async with opened(self.environment_of_others, dialect, budget, costs) as play:
-            yield play
+        async with isolate_failures(self.external_environment, dialect, budget, costs) as runner:
+            yield runner
 
-    def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:
+    def make_engine(
+        self, model: Any, dialect: Dialect, weight_source: ShardedWeights | None = None
+    ) -> PolicyEngine:
         """Return the recipe's engine, which samples from a model of this process, or from the one
-        whose weights `source` has."""
+        whose weights `weight_source` has."""
         threads = self.threads.sampling
         return make_engine(
-            self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
+            self.recipe,
+            model,
+            dialect.tokenizer,
+            threads,
+            self.resources,
+            self.cluster_session,
+            weight_source,
         )
 
-    def new_ranks(self) -> RayRanks | None:
+    def start_trainers(self) -> RayTrainerGroup | None:
         """Start the ranks, without any model; return None where this process trains. A run has one
         set of them at a time."""
-        if self.session is None or not self.session.of("trainer"):
+        if self.cluster_session is None or not self.cluster_session.select_placements("trainer"):
             return None
-        ranks = self.home.once("ranks", partial(RayRanks, self.session))
-        ranks.begin()
-        return ranks
+        trainers = self.resources.get_or_create(
+            "ranks", partial(RayTrainerGroup, self.cluster_session)
+        )
+        trainers.start()
+        return trainers
 
-    def policy(self, model: Path) -> Any:
+    def load_policy_model(self, model: Path) -> Any:
         """Return a model that the run has trained, or begins with, in the type in which it was
         trained."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
-    def versions(self) -> dict[str, Any]:
+    def collect_versions(self) -> dict[str, Any]:
         """Return all that is needed to compare a number: software, rules, and the corpus
         searched."""
         folder = self.folder.index
-        manifest = folder / MANIFEST
+        manifest = folder / MANIFEST_FILE
         return {
             "fieldcraft": __version__,
             "python": platform.python_version(),
@@ -239,7 +259,9 @@ class Context:
 
 
 @asynccontextmanager
-async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterator[Context]:
+async def open_run_context(
+    recipe: Recipe, out: Path, events: EventBus
+) -> AsyncIterator[RunContext]:
     """Begin a run in a folder, or resume it. Inside the block no other process works there, and its
     connections are closed at the end.
 
@@ -247,36 +269,38 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     answer, or a cluster that cannot do what the recipe asks for.
     """
     # GPUs are those of the processes that train and sample.
-    device = choose_device("cpu" if recipe.cluster.does_all else recipe.device)
-    chosen = recorded_dialect(recipe, out) or choose_dialect(recipe)
-    named = recipe
-    recipe = recipe.model_copy(update={"dialect": chosen.name})
-    inputs = make_inputs(recipe)  # before there is a folder: it may be refused
-    folder = replace(open_run(out, named), recipe=recipe)
-    inputs = with_knowledge(inputs, folder.knowledge)
-    for remark in [] if inputs.probes() else inputs.remarks():
-        events(Said(remark))
-    with folder.alone(), hearing_waits(lambda line: events(Said(line))):
-        if chosen.why:
-            record_dialect(chosen, folder.path)
-        if chosen.why and recipe.collect is None and not recipe.environment.of_others:
-            events(Said(chosen.sentence))
+    device = choose_device("cpu" if recipe.cluster.trains_and_samples else recipe.device)
+    choice = read_dialect_choice(recipe, out) or choose_dialect(recipe)
+    original = recipe
+    recipe = recipe.model_copy(update={"dialect": choice.name})
+    data_source = make_data_source(recipe)  # before there is a folder: it may be refused
+    folder = replace(open_run_folder(out, original), recipe=recipe)
+    data_source = with_knowledge(data_source, folder.knowledge_file)
+    for warning in [] if data_source.probes() else data_source.warnings():
+        events(LogMessage(warning))
+    with folder.lock(), report_waits_to(lambda line: events(LogMessage(line))):
+        if choice.why:
+            write_dialect_choice(choice, folder.path)
+        if choice.why and recipe.collect is None and not recipe.environment.is_external:
+            events(LogMessage(choice.message))
         judge = await open_judge(recipe.judge, folder.judge_replies)
-        with _cluster(recipe, folder.path) as session:
-            context = Context(recipe, folder, inputs, device, judge, events, session)
-            context.know(inputs)
+        with _open_cluster(recipe, folder.path) as cluster_session:
+            context = RunContext(
+                recipe, folder, data_source, device, judge, events, cluster_session
+            )
+            context.set_data_source(data_source)
             try:
-                with tracking(folder, events):
+                with attach_trackers(folder, events):
                     yield context
             finally:
                 await context.close()
 
 
 @contextmanager
-def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
+def _open_cluster(recipe: Recipe, folder: Path) -> Iterator[ClusterSession | None]:
     """Yield the processes of a run, None where it is a single one."""
-    if not recipe.cluster.used:
+    if not recipe.cluster.needs_ray:
         yield None
         return
-    with joined(recipe.cluster, recipe.device, folder) as session:
+    with open_cluster(recipe.cluster, recipe.device, folder) as session:
         yield session

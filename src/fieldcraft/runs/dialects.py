@@ -12,24 +12,27 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import (
     BaseDialect,
-    dialect_class,
-    get_dialect,
-    part_problems,
-    round_trip_problems,
+    check_part_encoding,
+    check_round_trip,
+    make_dialect,
+    resolve_dialect,
 )
-from fieldcraft.dialects.base import OneToolDialect
-from fieldcraft.dialects.hermes import Hermes
-from fieldcraft.engine.recommended import read_ends
-from fieldcraft.runs.chosen import Chosen
-from fieldcraft.terminal.console import say
+from fieldcraft.dialects.base import SingleToolDialect
+from fieldcraft.dialects.hermes import HermesDialect
+from fieldcraft.engine.generation_config import read_eos_token_ids
+from fieldcraft.runs.dialect_choice import DialectChoice
+from fieldcraft.terminal.console import print_line
 from fieldcraft.train.model import load_config, load_tokenizer
 from fieldcraft.types import UserError
 
-REMEDY = "choose a model whose tokenizer keeps every text, as byte-level ones do"
-TEXT_TAGS = ("autocoa", "torl")  # the dialects of one tool each that a model without tools learns
+TOKENIZER_ADVICE = "choose a model whose tokenizer keeps every text, as byte-level ones do"
+TEXT_TAG_DIALECTS = (
+    "autocoa",
+    "torl",
+)  # the dialects of one tool each that a model without tools learns
 
 
-def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
+def choose_dialect(recipe: Recipe, folder: Path | None = None) -> DialectChoice:
     """Return the dialect of a recipe, and the reason where the recipe names none.
 
     A chat template that writes tool calls gives `hermes`, any other one, and a model that has none
@@ -43,38 +46,42 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
     Raises UserError for a tokenizer that cannot be read.
     """
     if recipe.dialect is not None:
-        return Chosen(name=recipe.dialect)
+        return DialectChoice(name=recipe.dialect)
     folder = folder or recipe.model
     if folder is None:
-        return _by_tools(recipe, "the run makes the model, which learns one from nothing")
+        return _choose_for_tools(recipe, "the run makes the model, which learns one from nothing")
     tokenizer = load_tokenizer(folder)
     if tokenizer.chat_template is None:
-        return _by_tools(recipe, f"{folder} has no chat template")
-    if _writes_calls(recipe, tokenizer, folder):
-        return Chosen(name=Hermes.name, why=f"the chat template of {folder} writes tool calls")
-    return _by_tools(recipe, f"the chat template of {folder} writes no tool calls")
+        return _choose_for_tools(recipe, f"{folder} has no chat template")
+    if _template_writes_calls(recipe, tokenizer, folder):
+        return DialectChoice(
+            name=HermesDialect.name, why=f"the chat template of {folder} writes tool calls"
+        )
+    return _choose_for_tools(recipe, f"the chat template of {folder} writes no tool calls")
 
 
-def _by_tools(recipe: Recipe, why: str) -> Chosen:
+def _choose_for_tools(recipe: Recipe, reason: str) -> DialectChoice:
     """Return the dialect of a model whose template says nothing of calls."""
     # The tools of a server are not known before it is asked, and may be any.
     called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
-    for name in TEXT_TAGS:
-        dialect = dialect_class(name)
-        assert issubclass(dialect, OneToolDialect), "each of them has one tool"
-        folds = recipe.budget.fold is None or dialect.own_request is not None
-        if folds and called <= {dialect.tool}:
-            return Chosen(name=name, why=why)
-    lacks = "can be folded" if called <= {"python"} else f"calls {', '.join(sorted(called))}"
-    return Chosen(name=Hermes.name, why=f"{why}, and no dialect of text tags {lacks}")
+    for name in TEXT_TAG_DIALECTS:
+        dialect = resolve_dialect(name)
+        assert issubclass(dialect, SingleToolDialect), "each of them has one tool"
+        can_fold = recipe.budget.fold is None or dialect.default_summary_instruction is not None
+        if can_fold and called <= {dialect.tool_name}:
+            return DialectChoice(name=name, why=reason)
+    limitation = "can be folded" if called <= {"python"} else f"calls {', '.join(sorted(called))}"
+    return DialectChoice(
+        name=HermesDialect.name, why=f"{reason}, and no dialect of text tags {limitation}"
+    )
 
 
-def _writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
+def _template_writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
     """Return whether the model's chat template writes calls; faults of its tokenizer are found when
     the dialect is made."""
     try:
-        dialect = _bound(Hermes.name, recipe, tokenizer, folder)
-        return isinstance(dialect, Hermes) and dialect.writes_calls
+        dialect = _make_dialect(HermesDialect.name, recipe, tokenizer, folder)
+        return isinstance(dialect, HermesDialect) and dialect.writes_calls
     except UserError:
         return False
 
@@ -91,14 +98,18 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     the dialect cannot be used with, or that changes texts.
     """
     tokenizer = load_tokenizer(folder)
-    _require_tokens(tokenizer, folder)
-    dialect = _bound(choose_dialect(recipe, folder).name, recipe, tokenizer, folder)
+    _require_known_tokens(tokenizer, folder)
+    dialect = _make_dialect(choose_dialect(recipe, folder).name, recipe, tokenizer, folder)
     # Environments of others speak through the chat template alone, which is encoded in parts, too.
-    others = recipe.environment.of_others
-    if problems := part_problems(dialect.tokenizer) if others else round_trip_problems(dialect):
+    is_external = recipe.environment.is_external
+    if (
+        errors := check_part_encoding(dialect.tokenizer)
+        if is_external
+        else check_round_trip(dialect)
+    ):
         raise UserError(
-            f"{problems[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
-            f" {REMEDY}."
+            f"{errors[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
+            f" {TOKENIZER_ADVICE}."
         )
     return dialect
 
@@ -106,37 +117,39 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
 def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     """Return the dialect as `load_dialect` does, and print a choice: on standard error, because a
     server may answer on the other. Raises UserError as `load_dialect` does."""
-    chosen = choose_dialect(recipe, folder)
-    dialect = load_dialect(recipe.model_copy(update={"dialect": chosen.name}), folder)
-    if chosen.why:
-        say(chosen.sentence, file=sys.stderr)
+    choice = choose_dialect(recipe, folder)
+    dialect = load_dialect(recipe.model_copy(update={"dialect": choice.name}), folder)
+    if choice.why:
+        print_line(choice.message, file=sys.stderr)
     return dialect
 
 
-def _bound(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDialect:
+def _make_dialect(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDialect:
     """Return a dialect with what a recipe and the folder of a model say of it."""
-    return get_dialect(
+    return make_dialect(
         name,
         tokenizer,
         recipe.instruction,
-        template=recipe.template,
-        system=recipe.system,
-        request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
-        ends=read_ends(folder),
-        day=recipe.date,
+        chat_template_kwargs=recipe.template,
+        system_prompt=recipe.system,
+        summary_instruction=recipe.budget.fold.request if recipe.budget.fold is not None else None,
+        eos_ids=read_eos_token_ids(folder),
+        prompt_date=recipe.date,
     )
 
 
-def require_any_dialect(folder: Path) -> None:
+def require_usable_tokenizer(folder: Path) -> None:
     """Raise UserError for a model of which nothing says how it acts, if its tokenizer is one that
     `load_dialect` refuses for every dialect."""
     tokenizer = load_tokenizer(folder)
-    _require_tokens(tokenizer, folder)
-    if problems := part_problems(tokenizer):
-        raise UserError(f"{problems[0][:-1]}, so no dialect can be used with {folder}: {REMEDY}.")
+    _require_known_tokens(tokenizer, folder)
+    if errors := check_part_encoding(tokenizer):
+        raise UserError(
+            f"{errors[0][:-1]}, so no dialect can be used with {folder}: {TOKENIZER_ADVICE}."
+        )
 
 
-def _require_tokens(tokenizer: Any, folder: Path) -> None:
+def _require_known_tokens(tokenizer: Any, folder: Path) -> None:
     """Raise UserError for a tokenizer with tokens that the model does not know."""
     tokens, known = len(tokenizer), load_config(folder).get_text_config().vocab_size
     if tokens > known:

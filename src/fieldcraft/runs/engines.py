@@ -8,23 +8,29 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.engines import Engines
-from fieldcraft.cluster.session import Session
-from fieldcraft.cluster.sources import OnRanks
-from fieldcraft.cluster.vllm import Hosted
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import LOCAL, Kind, find
+from fieldcraft.cluster.engine_pool import EnginePool
+from fieldcraft.cluster.session import ClusterSession
+from fieldcraft.cluster.sources import ShardedWeights
+from fieldcraft.cluster.vllm_servers import ClusterServerPool
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import LOCAL_ENGINE, ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.served import ServedEngine
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.types import Tokenizer, UserError
 
-PARTS = ("generate", "release", "sleep", "separate", "publish")  # of `types.PolicyEngine`
-SERVED = ("max_len", "sessions")  # what `ServedEngine` adds
+ENGINE_METHODS = (
+    "generate",
+    "release",
+    "sleep",
+    "snapshot_weights",
+    "update_weights",
+)  # of `PolicyEngine`
+STREAMING_ATTRIBUTES = ("max_len", "num_sessions")  # what `StreamingEngine` adds
 
 
 def make_engine(
@@ -32,31 +38,35 @@ def make_engine(
     model: Any,
     tokenizer: Tokenizer,
     threads: int | None,
-    home: Home,
-    session: Session | None = None,
-    source: OnRanks | None = None,
+    resources: RunResources,
+    cluster_session: ClusterSession | None = None,
+    weight_source: ShardedWeights | None = None,
 ) -> PolicyEngine:
     """Return the engine of a recipe on a model in this process; `threads` are those of a CPU while
-    it samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
-    weights of a model that is not in this process. Raises UserError for settings that the engine
-    does not have, or something that is no engine."""
-    choice = recipe.engine
-    offered = _offered(recipe, model, tokenizer, threads) | {
-        "home": home,
-        "source": source,
-        "elsewhere": None,
+    it samples, `resources` are the run's, `cluster_session` has the processes of a cluster, and
+    `weight_source` the weights of a model that is not in this process. Raises UserError for
+    settings that the engine does not have, or something that is no engine."""
+    config = recipe.engine
+    offered = _engine_arguments(recipe, model, tokenizer, threads) | {
+        "resources": resources,
+        "source": weight_source,
+        "pool_factory": None,
     }
-    factory = find(Kind.ENGINE, choice.name)
-    if session is not None and session.of("engine"):
-        offered["threads"] = 1 if session.device == "cpu" else None
-        offered["elsewhere"] = partial(Hosted, session)
-        if choice.name == LOCAL:
-            factory = home.once("engines", partial(Engines, session, home)).fleet
-    engine = make_part(Kind.ENGINE, choice.name, factory, choice.settings, offered, ["name"])
-    lacks = [part for part in PARTS if part not in dir(engine)]
-    if lacks:
+    factory = resolve(ComponentKind.ENGINE, config.name)
+    if cluster_session is not None and cluster_session.select_placements("engine"):
+        offered["threads"] = 1 if cluster_session.device == "cpu" else None
+        offered["pool_factory"] = partial(ClusterServerPool, cluster_session)
+        if config.name == LOCAL_ENGINE:
+            factory = resources.get_or_create(
+                "engines", partial(EnginePool, cluster_session, resources)
+            ).make_group
+    engine = instantiate(
+        ComponentKind.ENGINE, config.name, factory, config.settings, offered, ["name"]
+    )
+    missing = [method for method in ENGINE_METHODS if method not in dir(engine)]
+    if missing:
         raise UserError(
-            f"the engine '{choice.name}' has no {', '.join(lacks)}: write them as"
+            f"the engine '{config.name}' has no {', '.join(missing)}: write them as"
             " docs/extending.md shows."
         )
     made: PolicyEngine = engine
@@ -68,13 +78,15 @@ def make_local_engine(
 ) -> LocalEngine:
     """Return an engine in this process, whichever the recipe names: for a model that answers a
     question now and then, or one beside the policy."""
-    settings = recipe.engine.settings if recipe.engine.name == LOCAL else {}
-    offered = _offered(recipe, model, tokenizer, threads)
-    engine: LocalEngine = make_part(Kind.ENGINE, LOCAL, LocalEngine, settings, offered, ["name"])
+    settings = recipe.engine.settings if recipe.engine.name == LOCAL_ENGINE else {}
+    offered = _engine_arguments(recipe, model, tokenizer, threads)
+    engine: LocalEngine = instantiate(
+        ComponentKind.ENGINE, LOCAL_ENGINE, LocalEngine, settings, offered, ["name"]
+    )
     return engine
 
 
-def _offered(
+def _engine_arguments(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
 ) -> dict[str, Any]:
     return {
@@ -86,31 +98,31 @@ def _offered(
     }
 
 
-def make_served_engine(
-    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None, home: Home
-) -> ServedEngine:
+def make_streaming_engine(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None, resources: RunResources
+) -> StreamingEngine:
     """Return the engine of a recipe, for a served agent. Raises UserError as `make_engine` does,
     and for one that does not tell its tokens."""
-    engine: Any = make_engine(recipe, model, tokenizer, threads, home)
-    lacks = [part for part in SERVED if part not in dir(engine)]
-    if "follow" not in signature(engine.generate).parameters:
-        lacks.append("generate(..., follow)")
-    if lacks:
+    engine: Any = make_engine(recipe, model, tokenizer, threads, resources)
+    missing = [attribute for attribute in STREAMING_ATTRIBUTES if attribute not in dir(engine)]
+    if "on_token" not in signature(engine.generate).parameters:
+        missing.append("generate(..., on_token)")
+    if missing:
         raise UserError(
             f"an agent cannot be served by the engine '{recipe.engine.name}', which has no"
-            f" {', '.join(lacks)}: write them as docs/extending.md shows, or say engine=local."
+            f" {', '.join(missing)}: write them as docs/extending.md shows, or say engine=local."
         )
-    made: ServedEngine = engine
+    made: StreamingEngine = engine
     return made
 
 
-def engine_problems(
+def check_engine(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
 ) -> Iterator[str]:
     """Check that the engine is there; `model` needs no weights. Nothing is started, but servers
     that run already must answer. `draft` is a folder for what is written meanwhile."""
-    engine = make_engine(recipe, model, tokenizer, 1, Home(draft))
+    engine = make_engine(recipe, model, tokenizer, 1, RunResources(draft))
     if isinstance(engine, VllmEngine):
-        run_async(engine.check())
+        run_async(engine.require_usable())
     notes.append(recipe.engine.name)
     yield from ()

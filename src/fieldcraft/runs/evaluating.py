@@ -9,79 +9,87 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import Kind, cause_of, find, short, shown
+from fieldcraft.config.names import (
+    ComponentKind,
+    describe_exception,
+    format_short,
+    get_display_name,
+    resolve,
+)
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.evals.verifiers import note_picks
-from fieldcraft.records.events import Evaluated
+from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.verifiers import record_picks
+from fieldcraft.records.events import EvaluationCompleted
 from fieldcraft.records.files import write_json
 from fieldcraft.records.trajectories import write_trajectories
-from fieldcraft.rollout.environments import Play
-from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.runs.answering import answering
+from fieldcraft.rollout.environments import EnvironmentRunner
+from fieldcraft.rollout.loop import Policy, run_rollout
 from fieldcraft.runs.build import make_environment, make_verifier
-from fieldcraft.runs.context import Context
+from fieldcraft.runs.context import RunContext
 from fieldcraft.runs.dialects import load_dialect
-from fieldcraft.runs.sampling import Decoding, resolve_sampling
-from fieldcraft.runs.tool_training import ever_met_tools
+from fieldcraft.runs.sampling import Decoding, resolve_decoding
+from fieldcraft.runs.teacher_evaluation import make_teacher_rollout
+from fieldcraft.runs.tool_training import ever_trained_with_tools
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
-async def evaluate_model(context: Context, name: str, model: Path) -> None:
+async def evaluate_model(context: RunContext, name: str, model: Path) -> None:
     """Evaluate a model with tools, or without if no training has shown it one, here or in an
     earlier run."""
-    tools = context.tools if ever_met_tools(context.recipe, name) else []
-    await _evaluate(context, name, model, tools, rollout)
+    tools = context.tools if ever_trained_with_tools(context.recipe, name) else []
+    await _evaluate(context, name, model, tools, run_rollout)
 
 
-async def evaluate_workflows(context: Context, model: Path) -> None:
+async def evaluate_workflows(context: RunContext, model: Path) -> None:
     """Evaluate the workflows of the recipe around a model."""
     for name in context.recipe.evaluation.workflows:
         workflow = find_workflow(name)
-        await _evaluate(context, short(name), model, context.tools, workflow)
+        await _evaluate(context, get_display_name(name), model, context.tools, workflow)
 
 
-async def evaluate_teachers(context: Context, model: Path) -> None:
+async def evaluate_teachers(context: RunContext, model: Path) -> None:
     """Evaluate the teachers that the recipe names, on the same questions. Chains of scripted ones
     are read by the tokenizer of `model`."""
     for name in context.recipe.evaluation.teachers:
-        if not context.folder.evaluation(name).done:
-            await _grade(context, name, await answering(context, name, model))
+        if not context.folder.evaluation(name).is_done:
+            await _evaluate_and_write(
+                context, name, await make_teacher_rollout(context, name, model)
+            )
 
 
 def find_workflow(name: str) -> Workflow:
     """Return the workflow of a name. Raises UserError for something that is none."""
-    found = find(Kind.WORKFLOW, name)
-    if not inspect.iscoroutinefunction(found) or not _takes_four(found):
+    found = resolve(ComponentKind.WORKFLOW, name)
+    if not inspect.iscoroutinefunction(found) or not _takes_four_arguments(found):
         raise UserError(
-            f"'{name}' is no workflow: write async def {short(name)}(task, policy, env, key), which"
-            " returns a trajectory."
+            f"'{name}' is not a workflow: write async def {get_display_name(name)}(task, policy,"
+            " env, key), which returns a trajectory."
         )
 
-    async def checked(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    async def run_checked(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
         try:
-            done: object = await found(task, policy, env, key)
+            result: object = await found(task, policy, env, key)
         except UserError:
             raise
         except Exception as error:
             raise UserError(
-                f"the workflow '{name}' failed ({cause_of(error)}): correct it and run the same"
-                " command again, which resumes here."
+                f"the workflow '{name}' failed ({describe_exception(error)}): correct it and run"
+                " the same command again, which resumes here."
             ) from error
-        if not isinstance(done, Trajectory):
+        if not isinstance(result, Trajectory):
             raise UserError(
-                f"the workflow '{name}' returned {shown(done)}, not a trajectory: return what"
-                " fieldcraft.rollout.turns.converse gives."
+                f"the workflow '{name}' returned {format_short(result)}, not a trajectory: return"
+                " what fieldcraft.rollout.turns.run_session gives."
             )
-        return done
+        return result
 
-    return checked
+    return run_checked
 
 
-def _takes_four(function: Callable[..., Any]) -> bool:
+def _takes_four_arguments(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind(*"1234")
     except TypeError:
@@ -90,59 +98,65 @@ def _takes_four(function: Callable[..., Any]) -> bool:
 
 
 async def _evaluate(
-    context: Context, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
+    context: RunContext, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
 ) -> None:
     """Answer every question, unless that is done, and write trajectories and summary."""
     files = context.folder.evaluation(name)
-    if files.done:
+    if files.is_done:
         return
-    recipe = context.recipe.as_evaluated
+    recipe = context.recipe.evaluation_recipe
     dialect = load_dialect(recipe, model)
-    env = replace(make_environment(recipe, dialect, tools), correct=context.correct)
-    engine = context.engine(context.policy(model), dialect)
+    env = replace(make_environment(recipe, dialect, tools), verdict_reward=context.verdict_reward)
+    engine = context.make_engine(context.load_policy_model(model), dialect)
     settings = recipe.evaluation
-    how = resolve_sampling(settings, model, context.emit, several=settings.max_samples > 1)
-    policy = Policy(engine=engine, temperature=how.temperature, truncation=how.truncation)
-    async with context.play(dialect, recipe.budget) as play:
-        await _grade(context, name, playing(play, env, policy, run), how)
+    decoding = resolve_decoding(
+        settings, model, context.emit, needs_variety=settings.max_samples > 1
+    )
+    policy = Policy(engine=engine, temperature=decoding.temperature, truncation=decoding.truncation)
+    async with context.open_external_environment(dialect, recipe.budget) as runner:
+        await _evaluate_and_write(context, name, bind_rollout(runner, env, policy, run), decoding)
 
 
-def playing(
-    play: Play | None, env: ToolEnvironment, policy: Policy, run: Workflow = rollout
+def bind_rollout(
+    runner: EnvironmentRunner | None,
+    env: ToolEnvironment,
+    policy: Policy,
+    run: Workflow = run_rollout,
 ) -> Callable[[Task, str], Awaitable[Trajectory]]:
-    """Return a function that plays the rollout of a task and a key: `play`, or `run` with tools."""
-    if play is not None:
-        return lambda task, key: play(task, policy, key)
+    """Return a function that plays the rollout of a task and a key: `runner`, or `run` with
+    tools."""
+    if runner is not None:
+        return lambda task, key: runner(task, policy, key)
     return lambda task, key: run(task, policy, env, key)
 
 
-async def _grade(
-    context: Context,
+async def _evaluate_and_write(
+    context: RunContext,
     name: str,
     run: Callable[[Task, str], Awaitable[Trajectory]],
-    how: Decoding | None = None,
+    decoding: Decoding | None = None,
 ) -> None:
     """Answer every question as `run` does, and write trajectories and summary, which says how one
     policy was sampled."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     tasks = context.evaluation_tasks()
-    done = await evaluate(
+    trajectories = await evaluate_tasks(
         tasks,
         run,
-        answer_rubric(context.judge, context.correct),
+        make_verdict_rubric(context.judge, context.verdict_reward),
         settings.concurrency,
         f"{name}: evaluation",
         context.emit,
-        settings.samples_of,
+        settings.num_samples_for,
         settings.max_broken,
     )
     if settings.verifier is not None:
-        counts = map(settings.samples_of, tasks)
-        await note_picks(done, counts, make_verifier(settings.verifier, context.judge))
-    write_trajectories(files.trajectories, done)
-    summary = summarise(done, settings.leading, settings.prices)
-    summary["sampling"] = None if how is None else how.as_record()
-    seconds = time.perf_counter() - began
+        counts = map(settings.num_samples_for, tasks)
+        await record_picks(trajectories, counts, make_verifier(settings.verifier, context.judge))
+    write_trajectories(files.trajectories, trajectories)
+    summary = summarise_evaluation(trajectories, settings.leading_split, settings.prices)
+    summary["sampling"] = None if decoding is None else decoding.as_record()
+    seconds = time.perf_counter() - started
     write_json(files.summary, {"seconds": seconds, "summary": summary})
-    context.emit(Evaluated(name, summary))
+    context.emit(EvaluationCompleted(name, summary))

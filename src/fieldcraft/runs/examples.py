@@ -11,109 +11,121 @@ from functools import cached_property
 from itertools import zip_longest
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Pairs, Sft
-from fieldcraft.dialects.demonstrations import encode_turn
-from fieldcraft.dialects.naming import Names
-from fieldcraft.records.examples import DemonstrationExample, Examples, QuestionExample
-from fieldcraft.rewards.grading import recorded_as
-from fieldcraft.rewards.verdict import grade
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sources import Inputs, Schemas
+from fieldcraft.config.stages import Contrastive, Sft
+from fieldcraft.dialects.encoding import encode_turn
+from fieldcraft.dialects.tool_names import ToolNameMap
+from fieldcraft.records.examples import DataExamples, DemonstrationExample, QuestionExample
+from fieldcraft.rewards.grading import resolve_reward_name
+from fieldcraft.rewards.verdict import grade_verdicts
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.sources import DataSource, ToolSchemas
 from fieldcraft.types import Answer, Author, Dialect, Reward, Task, Trajectory, UserError
 
-PAGED = 3  # examples on the page of a run
-UNKNOWING = "I do not know"  # a wrong answer where no other question has one
+PAGE_EXAMPLES = 3  # examples on the page of a run
+WRONG_ANSWER = "I do not know"  # a wrong answer where no other question has one
 
 
 @dataclass(frozen=True)
-class DataOfRun:
-    """Data that examples are taken from. `correct` gives the verdicts. Without a dialect, as where
-    a teacher is collected from or an environment of others asks, there are no prompts and no
+class ExampleSource:
+    """Data that examples are taken from. `verdict_reward` gives the verdicts. Without a dialect, as
+    where a teacher is collected from or an environment of others asks, there are no prompts and no
     demonstrations."""
 
     recipe: Recipe
-    inputs: Inputs
-    correct: Reward
-    schemas: Schemas = ()
+    data_source: DataSource
+    verdict_reward: Reward
+    schemas: ToolSchemas = ()
     dialect: Dialect | None = None
 
     @cached_property
     def _tasks(self) -> list[Task]:
         """Questions of training and evaluations, taking turns."""
-        both = zip_longest(self.inputs.train_tasks(), self.inputs.evaluation_tasks())
-        return [task for pair in both for task in pair if task is not None]
+        pairs = zip_longest(self.data_source.train_tasks(), self.data_source.evaluation_tasks())
+        return [task for pair in pairs for task in pair if task is not None]
 
-    def take(self, count: int) -> Examples:
+    def take(self, count: int) -> DataExamples:
         """Return `count` questions, of training and of evaluations, and as many demonstrations of
         each data set. Raises UserError for a data set that is unknown."""
         tokenizer = None if self.dialect is None else self.dialect.tokenizer
-        questions = run_async(self._questions(count))
-        return Examples(questions, list(self._demonstrations(count)), tokenizer)
+        questions = run_async(self._make_questions(count))
+        return DataExamples(questions, list(self._make_demonstrations(count)), tokenizer)
 
-    async def _questions(self, count: int) -> list[QuestionExample]:
-        return [await self._question(task) for task in self._tasks[:count]]
+    async def _make_questions(self, count: int) -> list[QuestionExample]:
+        return [await self._make_question(task) for task in self._tasks[:count]]
 
-    async def _question(self, task: Task) -> QuestionExample:
-        tried = [Trajectory(task, answer=self._read_back(text)) for text in self._answers(task)]
-        await grade(self.correct, tried)
+    async def _make_question(self, task: Task) -> QuestionExample:
+        attempts = [
+            Trajectory(task, answer=self._round_trip(text)) for text in self._trial_answers(task)
+        ]
+        await grade_verdicts(self.verdict_reward, attempts)
         prompt = None
         if self.dialect is not None:
-            ids = self.dialect.prompt(task.question, Names(task, self.schemas).schemas)
+            ids = self.dialect.encode_prompt(task.question, ToolNameMap(task, self.schemas).schemas)
             prompt = self.dialect.tokenizer.decode(ids)
-        scores = dict(zip(self._answers(task), (t.right for t in tried), strict=True))
-        return QuestionExample(task, prompt, recorded_as(self.recipe.correct, task), scores)
+        scores = dict(zip(self._trial_answers(task), (t.is_correct for t in attempts), strict=True))
+        return QuestionExample(task, prompt, resolve_reward_name(self.recipe.correct, task), scores)
 
-    def _answers(self, task: Task) -> list[str]:
+    def _trial_answers(self, task: Task) -> list[str]:
         """Return a right answer, if one is known, and a wrong one: that of another question."""
         others = (gold for other in self._tasks for gold in other.answers[:1])
-        wrong = next((gold for gold in others if gold not in task.answers), UNKNOWING)
+        wrong = next((gold for gold in others if gold not in task.answers), WRONG_ANSWER)
         return [*task.answers[:1], wrong]
 
-    def _read_back(self, text: str) -> str | None:
-        return text if self.dialect is None else read_back(self.dialect, text)
+    def _round_trip(self, text: str) -> str | None:
+        return text if self.dialect is None else round_trip_answer(self.dialect, text)
 
-    def _demonstrations(self, count: int) -> Iterator[DemonstrationExample]:
+    def _make_demonstrations(self, count: int) -> Iterator[DemonstrationExample]:
         if self.dialect is None:
             return
         seen: set[tuple[str, tuple[str, ...]]] = set()
         for stage, settings in self.recipe.stages.items():
-            if not isinstance(settings, Sft | Pairs):
+            if not isinstance(settings, Sft | Contrastive):
                 continue
             key = (settings.data, settings.trained_authors)
             name = f"{settings.data} (stage {stage})"
             if key not in seen:
                 seen.add(key)
                 trained = frozenset(map(Author, settings.trained_authors))
-                kind = self._pairs if isinstance(settings, Pairs) else self._trajectories
-                yield from kind(settings.data, name, trained, count)
+                make = (
+                    self._from_pairs
+                    if isinstance(settings, Contrastive)
+                    else self._from_trajectories
+                )
+                yield from make(settings.data, name, trained, count)
 
-    def _trajectories(
+    def _from_trajectories(
         self, data: str, name: str, trained: frozenset[Author], count: int
     ) -> Iterator[DemonstrationExample]:
         assert self.dialect is not None
-        if not self.recipe.asks_files:
-            for made in self.inputs.trajectories(data, count, self.dialect, self.schemas):
-                yield DemonstrationExample(name, trained, made)
+        if not self.recipe.has_task_files:
+            for trajectory in self.data_source.trajectories(
+                data, count, self.dialect, self.schemas
+            ):
+                yield DemonstrationExample(name, trained, trajectory)
             return
-        for each in self.inputs.shown(data, count, self.dialect, self.schemas):
+        for demonstration in self.data_source.demonstration_steps(
+            data, count, self.dialect, self.schemas
+        ):
             try:
-                [made] = self.inputs.encoded([each], self.dialect, self.schemas)
-                yield DemonstrationExample(name, trained, made)
+                [trajectory] = self.data_source.encode_demonstrations(
+                    [demonstration], self.dialect, self.schemas
+                )
+                yield DemonstrationExample(name, trained, trajectory)
             except UserError as error:
-                yield DemonstrationExample(name, left_out=str(error))
+                yield DemonstrationExample(name, rejection_reason=str(error))
 
-    def _pairs(
+    def _from_pairs(
         self, data: str, name: str, trained: frozenset[Author], count: int
     ) -> Iterator[DemonstrationExample]:
         assert self.dialect is not None
-        for pair in self.inputs.pairs(data, count, self.dialect, self.schemas):
+        for pair in self.data_source.pairs(data, count, self.dialect, self.schemas):
             for side, trajectory in zip(("chosen", "rejected"), pair, strict=True):
                 yield DemonstrationExample(f"{name}, {side}", trained, trajectory)
 
 
-def read_back(dialect: Dialect, answer: str) -> str | None:
+def round_trip_answer(dialect: Dialect, answer: str) -> str | None:
     """Return an answer as it is read from the text in which a policy gives it; None where it is
     lost."""
-    written = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.write_answer(answer)))
-    read = dialect.parse([written])
-    return read.text if isinstance(read, Answer) else None
+    text = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.render_answer(answer)))
+    parsed = dialect.parse([text])
+    return parsed.text if isinstance(parsed, Answer) else None

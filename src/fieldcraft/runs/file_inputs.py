@@ -9,224 +9,255 @@ from pathlib import Path
 from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.data.decontamination import ASKED
-from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.data.decontamination import IN_EVALUATION
+from fieldcraft.data.formats.convert import read_any_demonstrations
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.pairs import read_pairs
-from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import write_tasks
-from fieldcraft.dialects.demonstrations import (
-    Unwritable,
+from fieldcraft.data.pair_files import read_any_pairs
+from fieldcraft.data.records import make_question_id
+from fieldcraft.data.tasks import write_tasks
+from fieldcraft.dialects.encoding import (
+    DemonstrationEncodingError,
     encode_demonstration,
     encode_pair,
-    reads_back,
+    round_trips,
 )
-from fieldcraft.records.chains import longest_chain
-from fieldcraft.rewards.grading import recorded_as
-from fieldcraft.runs.build import make_correct
-from fieldcraft.runs.file_questions import FileQuestions, doubts
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sources import Inputs, Schemas, agreed
-from fieldcraft.types import Action, Answer, Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.records.chains import count_max_chain_tokens
+from fieldcraft.rewards.grading import resolve_reward_name
+from fieldcraft.runs.build import make_verdict_reward
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.file_questions import FileQuestions, find_overlap_warnings
+from fieldcraft.runs.sources import DataSource, ToolSchemas, count_encoding_errors
+from fieldcraft.types import Answer, DemoStep, Dialect, Task, ToolCall, Trajectory, UserError
 from fieldcraft.worlds.base import TrajectoryPair
 
-DEMONSTRATIONS, PAIRS = "demonstrations", "pairs"  # data sets
-UNGRADED = "with an answer that nothing can grade"
+DEMONSTRATIONS_DATASET, PAIRS_DATASET = "demonstrations", "pairs"  # data sets
+UNGRADED_REASON = "with an answer that nothing can grade"
 T = TypeVar("T")
 
 
-class FileInputs(Inputs):
+class FileData(DataSource):
     """Questions, passages and demonstrations of the user's files."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.questions = FileQuestions(recipe)
-        self._corpus = None if recipe.corpus is None else Corpus(recipe.corpus, recipe.max_left_out)
+        self._corpus = (
+            None if recipe.corpus is None else CorpusFile(recipe.corpus, recipe.max_left_out)
+        )
         self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
         self._notes: dict[str, list[str]] = {}  # on a data set
-        asked = "evaluation.tasks" if recipe.tasks is None else "tasks"
-        if recipe.model is None and _reads_model(recipe):
-            raise UserError(f"{asked}=FILE needs model=DIR, a checkpoint folder to start from.")
-        if recipe.offers_search and recipe.corpus is None and recipe.search.url is None:
+        tasks_key = "evaluation.tasks" if recipe.tasks is None else "tasks"
+        if recipe.model is None and _needs_model(recipe):
+            raise UserError(f"{tasks_key}=FILE needs model=DIR, a checkpoint folder to start from.")
+        if recipe.has_search_tool and recipe.corpus is None and recipe.search.url is None:
             raise UserError(
-                f"{asked}=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
-                " search: give one of them, or tools= without search."
+                f"{tasks_key}=FILE needs corpus=FILE, or search.url= of a search server, for the"
+                " tool search: give one of them, or tools= without search."
             )
 
-    def write_world(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         if self._corpus is not None:
-            corpus = self._corpus.ensure(folder / "corpus.jsonl")
+            corpus = self._corpus.ensure_passages(folder / "corpus.jsonl")
             if corpus != folder / "corpus.jsonl":
                 (folder / "corpus.jsonl").symlink_to(corpus.resolve())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
         """Return imported demonstrations whose answers are right by the verdict of the run, in its
         dialect. What nothing can grade is trusted only where the recipe says so."""
-        self._require(data)
-        kept, reasons = self.usable_demonstrations(dialect, tools)
-        return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
+        self._require_dataset(dataset)
+        usable, reasons = self.load_usable_demonstrations(dialect, tools)
+        return _require_examples(
+            usable, reasons, f"no demonstration of {self.recipe.demonstrations}"
+        )[:count]
 
-    def _require(self, data: str) -> None:
-        if data != DEMONSTRATIONS or self.recipe.demonstrations is None:
+    def _require_dataset(self, dataset: str) -> None:
+        if dataset != DEMONSTRATIONS_DATASET or self.recipe.demonstrations is None:
             raise UserError(
-                f"data set '{data}' is unknown here: use data: demonstrations with"
+                f"data set '{dataset}' is unknown here: use data: demonstrations with"
                 " demonstrations=FILE."
             )
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        self._require(data)
-        return self._read()[0][:count]
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        self._require_dataset(dataset)
+        return self._read_demonstrations()[0][:count]
 
-    def encoded(
-        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    def encode_demonstrations(
+        self,
+        demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]],
+        dialect: Dialect,
+        tools: ToolSchemas,
     ) -> list[Trajectory]:
-        kept, reasons = self._usable(shown, dialect, tools)
-        return _some(kept, reasons, "no filtered demonstration")
+        usable, reasons = self._select_usable(demonstrations, dialect, tools)
+        return _require_examples(usable, reasons, "no filtered demonstration")
 
-    def notes(self, data: str, dialect: Dialect, tools: Schemas) -> list[str]:
-        if data not in self._notes:
-            usable = self.usable_pairs if data == PAIRS else self.usable_demonstrations
-            usable(dialect, tools)
-        return self._notes[data]
+    def dataset_notes(self, dataset: str, dialect: Dialect, tools: ToolSchemas) -> list[str]:
+        if dataset not in self._notes:
+            load_usable = (
+                self.load_usable_pairs
+                if dataset == PAIRS_DATASET
+                else self.load_usable_demonstrations
+            )
+            load_usable(dialect, tools)
+        return self._notes[dataset]
 
-    def notes_of_shown(self, data: str) -> list[str]:
+    def demonstration_notes(self, dataset: str) -> list[str]:
         assert self.recipe.demonstrations is not None
-        _, reasons, tasks = self._read()
-        return self._noted(tasks, reasons, self.recipe.demonstrations)
+        _, reasons, tasks = self._read_demonstrations()
+        return self._make_notes(tasks, reasons, self.recipe.demonstrations)
 
-    def _noted(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
+    def _make_notes(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
         left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
-        return left_out + doubts(self.questions.asked, tasks, path)
+        return left_out + find_overlap_warnings(self.questions.evaluation_questions, tasks, path)
 
-    def usable_demonstrations(
-        self, dialect: Dialect, tools: Schemas
+    def load_usable_demonstrations(
+        self, dialect: Dialect, tools: ToolSchemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Return the demonstrations to train on, and how many others were left out, by the
         reason."""
         assert self.recipe.demonstrations is not None
-        read, unread, tasks = self._read()
-        kept, unused = self._usable(read, dialect, tools)
-        reasons = unread + unused
-        self._notes[DEMONSTRATIONS] = [
-            *self._noted(tasks, reasons, self.recipe.demonstrations),
-            *calls_of_others(read, tools),
+        read, unreadable, tasks = self._read_demonstrations()
+        usable, unusable = self._select_usable(read, dialect, tools)
+        reasons = unreadable + unusable
+        self._notes[DEMONSTRATIONS_DATASET] = [
+            *self._make_notes(tasks, reasons, self.recipe.demonstrations),
+            *note_unoffered_calls(read, tools),
         ]
-        return kept, reasons
+        return usable, reasons
 
-    def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str], list[Task]]:
+    def _read_demonstrations(
+        self,
+    ) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str], list[Task]]:
         """Return the demonstrations of questions that no evaluation asks, the reasons for which
         others are left out, and the questions of both."""
         assert self.recipe.demonstrations is not None
-        read, reasons = read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
-        kept = [each for each in read if each[0] not in self.questions.asked]
-        asked = Counter({ASKED: len(read) - len(kept)})
-        return kept, reasons + asked, [task for task, _ in read]
+        read, reasons = read_any_demonstrations(
+            self.recipe.demonstrations, self.recipe.max_left_out
+        )
+        trainable = [
+            demonstration
+            for demonstration in read
+            if demonstration[0] not in self.questions.evaluation_questions
+        ]
+        overlaps = Counter({IN_EVALUATION: len(read) - len(trainable)})
+        return trainable, reasons + overlaps, [task for task, _ in read]
 
-    def _usable(
-        self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    def _select_usable(
+        self, read: Sequence[tuple[Task, Sequence[DemoStep]]], dialect: Dialect, tools: ToolSchemas
     ) -> tuple[list[Trajectory], Counter[str]]:
-        kept, reasons = [], Counter[str]()
-        refused: list[Unwritable] = []
-        for (task, steps), right in zip(read, self._graded(read), strict=True):
-            if right is False:
+        usable, reasons = [], Counter[str]()
+        errors: list[DemonstrationEncodingError] = []
+        for (task, steps), is_correct in zip(read, self._grade_demonstrations(read), strict=True):
+            if is_correct is False:
                 answered = bool(steps) and isinstance(steps[-1], Answer)
                 reasons["with a wrong answer" if answered else "without an answer"] += 1
                 continue
-            if right is None and self.recipe.ungraded == "drop":
-                reasons[UNGRADED] += 1
+            if is_correct is None and self.recipe.ungraded == "drop":
+                reasons[UNGRADED_REASON] += 1
                 continue
             try:
                 trajectory = encode_demonstration(task, steps, dialect, tools)
-            except Unwritable as error:
-                refused.append(error)
+            except DemonstrationEncodingError as error:
+                errors.append(error)
                 continue
             if not trajectory.well_formed:
                 reasons["not well-formed"] += 1
-            elif longest_chain(trajectory) > self.recipe.budget.total_tokens:
+            elif count_max_chain_tokens(trajectory) > self.recipe.budget.total_tokens:
                 reasons["longer than budget.total_tokens"] += 1
             else:
-                kept.append(trajectory)
-        path, most = self.recipe.demonstrations, self.recipe.max_left_out
+                usable.append(trajectory)
+        path, max_share = self.recipe.demonstrations, self.recipe.max_left_out
         assert path is not None
-        return kept, reasons + agreed(path, refused, len(read), most)
+        return usable, reasons + count_encoding_errors(path, errors, len(read), max_share)
 
-    def _graded(self, read: Sequence[tuple[Task, Sequence[Step]]]) -> list[bool | None]:
+    def _grade_demonstrations(
+        self, read: Sequence[tuple[Task, Sequence[DemoStep]]]
+    ) -> list[bool | None]:
         """Return the verdict on each demonstration. A run reads a file more than once, and a judge
         or a sandbox takes its time, so the verdicts are kept."""
-        keys = [hash_of(f"{task} {steps}") for task, steps in read]
-        new = {key: each for key, each in zip(keys, read, strict=True) if key not in self._verdicts}
+        keys = [make_question_id(f"{task} {steps}") for task, steps in read]
+        new = {
+            key: demonstration
+            for key, demonstration in zip(keys, read, strict=True)
+            if key not in self._verdicts
+        }
         if new:
-            grader = Grader(self.correct or make_correct(self.recipe))
+            grader = Grader(self.verdict_reward or make_verdict_reward(self.recipe))
 
-            async def ask() -> list[bool | None]:
-                return await asyncio.gather(*(grader.right(*each) for each in new.values()))
+            async def grade_new() -> list[bool | None]:
+                return await asyncio.gather(*(grader.grade(*each) for each in new.values()))
 
-            self._verdicts |= zip(new, run_async(ask()), strict=True)
+            self._verdicts |= zip(new, run_async(grade_new()), strict=True)
         return [self._verdicts[key] for key in keys]
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[TrajectoryPair]:
         """Return the pairs of the user's file, in the run's dialect."""
-        if data != PAIRS or self.recipe.pairs is None:
+        if dataset != PAIRS_DATASET or self.recipe.pairs is None:
             raise UserError(
-                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
-                " 'fieldcraft run autocoa-data' writes one."
+                f"data set '{dataset}' of pairs is unknown here: use data: pairs with pairs=FILE,"
+                " as 'fieldcraft run autocoa-data' writes one."
             )
-        kept, reasons = self.usable_pairs(dialect, tools)
-        return _some(kept, reasons, f"no pair of {self.recipe.pairs}")[:count]
+        usable, reasons = self.load_usable_pairs(dialect, tools)
+        return _require_examples(usable, reasons, f"no pair of {self.recipe.pairs}")[:count]
 
-    def usable_pairs(
-        self, dialect: Dialect, tools: Schemas
+    def load_usable_pairs(
+        self, dialect: Dialect, tools: ToolSchemas
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
         """Return the pairs to train on, and how many others were left out, by the reason. By the
         verdict of the run an answer that is chosen must be right, and one that is rejected wrong.
         """
         assert self.recipe.pairs is not None
-        kept: list[TrajectoryPair] = []
-        read, reasons = read_pairs(self.recipe.pairs, self.recipe.max_left_out)
-        apart = [pair for pair in read if pair.task not in self.questions.asked]
-        reasons[ASKED] += len(read) - len(apart)
-        chosen = self._graded([(pair.task, pair.chosen) for pair in apart])
-        rejected = self._graded([(pair.task, pair.rejected) for pair in apart])
-        for pair, *rights in zip(apart, chosen, rejected, strict=True):
-            ways = (pair.chosen, pair.rejected)
-            ends = [isinstance(way[-1], Answer) for way in ways]  # other ways have no verdict
-            known = recorded_as(self.recipe.correct, pair.task) not in self.unasked
-            if known and ((ends[0] and rights[0] is False) or (ends[1] and rights[1])):
+        usable: list[TrajectoryPair] = []
+        read, reasons = read_any_pairs(self.recipe.pairs, self.recipe.max_left_out)
+        trainable = [pair for pair in read if pair.task not in self.questions.evaluation_questions]
+        reasons[IN_EVALUATION] += len(read) - len(trainable)
+        chosen = self._grade_demonstrations([(pair.task, pair.chosen) for pair in trainable])
+        rejected = self._grade_demonstrations([(pair.task, pair.rejected) for pair in trainable])
+        for pair, *verdicts in zip(trainable, chosen, rejected, strict=True):
+            branches = (pair.chosen, pair.rejected)
+            has_answer = [
+                isinstance(branch[-1], Answer) for branch in branches
+            ]  # other ways have no verdict
+            is_graded = (
+                resolve_reward_name(self.recipe.correct, pair.task) not in self.deferred_graders
+            )
+            if is_graded and (
+                (has_answer[0] and verdicts[0] is False) or (has_answer[1] and verdicts[1])
+            ):
                 reasons["that chooses a wrong answer or rejects a right one"] += 1
                 continue
-            if None in rights and self.recipe.ungraded == "drop":
-                reasons[UNGRADED] += 1
+            if None in verdicts and self.recipe.ungraded == "drop":
+                reasons[UNGRADED_REASON] += 1
                 continue
             try:
-                sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
-            except Unwritable as error:
+                sides = encode_pair(pair.task, pair.before, branches, dialect, tools)
+            except DemonstrationEncodingError as error:
                 reasons[error.reason] += 1
                 continue
-            both = list(zip(sides, ways, strict=True))
-            if not all(reads_back(side, way[-1], dialect, tools) for side, way in both):
+            both = list(zip(sides, branches, strict=True))
+            if not all(round_trips(side, branch[-1], dialect, tools) for side, branch in both):
                 reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
-            elif max(map(longest_chain, sides)) > self.recipe.budget.total_tokens:
+            elif max(map(count_max_chain_tokens, sides)) > self.recipe.budget.total_tokens:
                 reasons["longer than budget.total_tokens"] += 1
             else:
-                kept.append(sides)
+                usable.append(sides)
         tasks = [pair.task for pair in read]
-        self._notes[PAIRS] = self._noted(tasks, +reasons, self.recipe.pairs)
-        return kept, +reasons
+        self._notes[PAIRS_DATASET] = self._make_notes(tasks, +reasons, self.recipe.pairs)
+        return usable, +reasons
 
-    def remarks(self) -> list[str]:
-        return self.questions.remarks()
+    def warnings(self) -> list[str]:
+        return self.questions.warnings()
 
-    def remarks_on_corpus(self) -> list[str]:
-        return [] if self._corpus is None else self._corpus.remarks()
+    def corpus_warnings(self) -> list[str]:
+        return [] if self._corpus is None else self._corpus.warnings()
 
     def train_tasks(self) -> list[Task]:
         return list(self.questions.train)
@@ -235,39 +266,43 @@ class FileInputs(Inputs):
         return list(self.questions.test)
 
 
-def _reads_model(recipe: Recipe) -> bool:
+def _needs_model(recipe: Recipe) -> bool:
     """Return whether a run needs a model to start from."""
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
-    return recipe.select is not None and bool(recipe.select.reads)
+    return recipe.select is not None and bool(recipe.select.sampled_models)
 
 
-def calls_of_others(shown: Sequence[tuple[Task, Sequence[Step]]], tools: Schemas) -> list[str]:
+def note_unoffered_calls(
+    demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]], tools: ToolSchemas
+) -> list[str]:
     """Return a note on demonstrations that call tools which no prompt of the run shows: a model
     learns to call what it was never told of."""
     offered = {tool["function"]["name"] for tool in tools}
-    called = [{step.tool for step in steps if isinstance(step, Action)} for _, steps in shown]
-    others = [min(names - offered) for names in called if names - offered]
-    if not others:
+    called = [
+        {step.tool for step in steps if isinstance(step, ToolCall)} for _, steps in demonstrations
+    ]
+    unoffered = [min(names - offered) for names in called if names - offered]
+    if not unoffered:
         return []
     return [
-        f"{len(others)} call tools that the run does not have, such as '{others[0]}': add them to"
-        " tools, or remove the demonstrations"
+        f"{len(unoffered)} call tools that the run does not have, such as '{unoffered[0]}': add"
+        " them to tools, or remove the demonstrations"
     ]
 
 
-def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
-    """Return `kept`, the examples that can be used. Raises UserError with the reasons if there are
+def _require_examples(examples: list[T], reasons: Counter[str], subject: str) -> list[T]:
+    """Return `examples`, those that can be used. Raises UserError with the reasons if there are
     none."""
-    if not kept:
-        why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        if reasons[ASKED] > reasons.total() / 2:
+    if not examples:
+        details = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        if reasons[IN_EVALUATION] > reasons.total() / 2:
             raise UserError(
-                f"{none_of} can be used ({why}): give some of other questions, or let evaluations"
-                " ask fewer by evaluation.splits."
+                f"{subject} can be used ({details}): give some of other questions, or let"
+                " evaluations ask fewer by evaluation.splits."
             )
         raise UserError(
-            f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens, set a"
+            f"{subject} can be used ({details or 'it is empty'}): raise budget.total_tokens, set a"
             " judge or ungraded=trust for answers that nothing can grade, or give another file."
         )
-    return kept
+    return examples

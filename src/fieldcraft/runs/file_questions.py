@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.decontamination import ASKED, EvaluationQuestions
-from fieldcraft.data.formats.kinds import UNVERIFIED
-from fieldcraft.data.sources import Questions, read_questions, with_source
-from fieldcraft.runs.sources import Doubt
+from fieldcraft.data.decontamination import IN_EVALUATION, EvaluationQuestions
+from fieldcraft.data.formats.demonstration_formats import UNVERIFIED_KEY
+from fieldcraft.data.tasks import ParsedTasks, add_data_source, read_task_file
+from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Task, UserError
 
-HELDOUT = "heldout"  # the split that is cut off `tasks`, or the only file of evaluations
+HELDOUT_SPLIT = "heldout"  # the split that is cut off `tasks`, or the only file of evaluations
 
 
 class FileQuestions:
@@ -28,19 +28,19 @@ class FileQuestions:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._files = recipe.evaluation.tasks
-        self._sizes = recipe.evaluation.sizes
+        self._sizes = recipe.evaluation.split_sizes
 
     @cached_property
     def train(self) -> list[Task]:
         """Questions to train on, none without `tasks`. Raises UserError where evaluations ask all
         of them."""
-        kept = [task for task in self._for_training if task not in self.asked]
-        if self._for_training and not kept:
+        usable = [task for task in self._train_candidates if task not in self.evaluation_questions]
+        if self._train_candidates and not usable:
             raise UserError(
                 f"no question of {self.recipe.tasks} is left to train on, because evaluations ask"
                 " them all: give questions with other words and other ids than theirs."
             )
-        return kept
+        return usable
 
     @cached_property
     def test(self) -> list[Task]:
@@ -48,125 +48,137 @@ class FileQuestions:
         found: list[Task] = []
         for split in self._sizes:
             found += [
-                replace(task, meta={**task.meta, "split": split}) for task in self._of_split(split)
+                replace(task, meta={**task.meta, "split": split})
+                for task in self._split_tasks(split)
             ]
-        return _with_own_ids(found)
+        return _with_unique_ids(found)
 
     @cached_property
-    def asked(self) -> EvaluationQuestions:
+    def evaluation_questions(self) -> EvaluationQuestions:
         """Questions of the evaluations, to be found among others."""
         return EvaluationQuestions(self.test)
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return the differences from what the recipe asks, a sentence each."""
-        found = [line for path, read in self._found.items() for line in read.remarks(path)]
-        found += self._remarks_on_sizes()
-        files = {path: read for path, read in self._read.items() if read}
+        found = [
+            line for path, read in self._questions_by_file.items() for line in read.warnings(path)
+        ]
+        found += self._size_warnings()
+        files = {path: read for path, read in self._tasks_by_file.items() if read}
         for path, read in files.items():
-            if unverified := sum(UNVERIFIED in task.meta for task in read):
+            if unverified := sum(UNVERIFIED_KEY in task.meta for task in read):
                 found.append(
                     f"{unverified} questions of {path} are graded by the answer that their"
                     " demonstration ends in, which nobody has graded"
                 )
         if self.recipe.tasks is not None:
-            if left_out := len(self._for_training) - len(self.train):
-                found.append(f"{left_out} questions of {self.recipe.tasks} left out: {ASKED}")
-            found += doubts(self.asked, self._for_training, self.recipe.tasks)
+            if left_out := len(self._train_candidates) - len(self.train):
+                found.append(
+                    f"{left_out} questions of {self.recipe.tasks} left out: {IN_EVALUATION}"
+                )
+            found += find_overlap_warnings(
+                self.evaluation_questions, self._train_candidates, self.recipe.tasks
+            )
         return found
 
-    def _remarks_on_sizes(self) -> Iterable[str]:
-        for split, wanted in self._sizes.items():
-            key, count = f"evaluation.splits.{split}={wanted}", len(self._of_split(split))
+    def _size_warnings(self) -> Iterable[str]:
+        for split, size in self._sizes.items():
+            key, count = f"evaluation.splits.{split}={size}", len(self._split_tasks(split))
             if split in self._files:
                 path = self._files[split]
-                whole = len(self._read[path])
-                if wanted is not None and wanted > whole:
-                    yield f"{key}, but {path} has only {whole} questions"
-                elif count < whole:
-                    yield f"{key}, so {count} of the {whole} questions of {path} are asked"
-            elif split == HELDOUT and count != wanted:
+                total = len(self._tasks_by_file[path])
+                if size is not None and size > total:
+                    yield f"{key}, but {path} has only {total} questions"
+                elif count < total:
+                    yield f"{key}, so {count} of the {total} questions of {path} are asked"
+            elif split == HELDOUT_SPLIT and count != size:
                 yield (
-                    f"{key} is more than half of the {len(self._shuffled)} questions of"
+                    f"{key} is more than half of the {len(self._shuffled_tasks)} questions of"
                     f" {self.recipe.tasks}, so {count} are held out"
                 )
 
     # -- files ----------------------------------------------------------------------------------
 
     @cached_property
-    def _found(self) -> dict[Path, Questions]:
+    def _questions_by_file(self) -> dict[Path, ParsedTasks]:
         """Questions found in every file, with those that are left out."""
         tasks = () if self.recipe.tasks is None else (self.recipe.tasks,)
         files = dict.fromkeys([*tasks, *self._files.values()])
-        return {path: read_questions(path, self.recipe.max_left_out) for path in files}
+        return {path: read_task_file(path, self.recipe.max_left_out) for path in files}
 
     @cached_property
-    def _read(self) -> dict[Path, list[Task]]:
+    def _tasks_by_file(self) -> dict[Path, list[Task]]:
         """Questions of every file."""
-        return {path: list(found.tasks) for path, found in self._found.items()}
+        return {path: list(found.tasks) for path, found in self._questions_by_file.items()}
 
     @cached_property
-    def _shuffled(self) -> list[Task]:
+    def _shuffled_tasks(self) -> list[Task]:
         """Questions of `tasks`, shuffled; the last ones are held out."""
         if self.recipe.tasks is None:
             return []
-        tasks = list(self._read[self.recipe.tasks])
+        tasks = list(self._tasks_by_file[self.recipe.tasks])
         random.Random(f"tasks:{self.recipe.seed}").shuffle(tasks)
-        if len(tasks) < 2 and self._cuts:
+        if len(tasks) < 2 and self._holds_out:
             raise UserError(f"{self.recipe.tasks} needs two questions or more, to train and test.")
         return tasks
 
     @property
-    def _cuts(self) -> bool:
+    def _holds_out(self) -> bool:
         """Return whether a part of `tasks` is held out."""
-        return HELDOUT not in self._files and bool(self._sizes.get(HELDOUT))
+        return HELDOUT_SPLIT not in self._files and bool(self._sizes.get(HELDOUT_SPLIT))
 
     @property
-    def _first_test(self) -> int:
+    def _heldout_start(self) -> int:
         """Position of the first question that is held out."""
-        wanted = (self._sizes.get(HELDOUT) or 0) if self._cuts else 0
-        return len(self._shuffled) - min(len(self._shuffled) // 2, wanted)
+        size = (self._sizes.get(HELDOUT_SPLIT) or 0) if self._holds_out else 0
+        return len(self._shuffled_tasks) - min(len(self._shuffled_tasks) // 2, size)
 
     @property
-    def _for_training(self) -> Sequence[Task]:
-        return self._shuffled[: self._first_test]
+    def _train_candidates(self) -> Sequence[Task]:
+        return self._shuffled_tasks[: self._heldout_start]
 
-    def _of_split(self, split: str) -> list[Task]:
+    def _split_tasks(self, split: str) -> list[Task]:
         """Return the questions of a split, none of one that only a world has."""
         if split in self._files:
-            return _sample(self._read[self._files[split]], self._sizes[split], self._files[split])
-        if split == HELDOUT and self.recipe.tasks is not None:
-            return with_source(self._shuffled[self._first_test :], self.recipe.tasks)
+            return _sample(
+                self._tasks_by_file[self._files[split]], self._sizes[split], self._files[split]
+            )
+        if split == HELDOUT_SPLIT and self.recipe.tasks is not None:
+            return add_data_source(self._shuffled_tasks[self._heldout_start :], self.recipe.tasks)
         return []
 
 
-def doubts(asked: EvaluationQuestions, tasks: Sequence[Task], path: Path) -> list[str]:
+def find_overlap_warnings(
+    evaluation_questions: EvaluationQuestions, tasks: Sequence[Task], path: Path
+) -> list[str]:
     """Return doubts about the questions of a file: those that have no more than the id of one that
     is asked, and so are left out, and those that are like one, and so are not."""
     found = []
-    if same := asked.same_by_id(tasks):
+    if same := evaluation_questions.find_same_ids(tasks):
         found.append(
             f"{len(same)} of the questions of {path} have only the id of one that an evaluation"
-            f" asks, such as {same[0].trained!r}, where it asks {same[0].asked!r}: give them ids of"
+            f" asks, such as {same[0].training_question!r}, where it asks "
+            f"{same[0].evaluation_question!r}: give them ids of"
             " their own if they are other questions"
         )
-    if near := asked.near_duplicates(tasks):
+    if near := evaluation_questions.find_near_duplicates(tasks):
         found.append(
             f"{len(near)} of the questions of {path} are like one that an evaluation asks, such as"
-            f" {near[0].trained!r}, where it asks {near[0].asked!r}: remove them if they are the"
-            " same question"
+            f" {near[0].training_question!r}, where it asks {near[0].evaluation_question!r}: remove"
+            " them if they are the same question"
         )
-    return list(map(Doubt, found))
+    return list(map(CheckWarning, found))
 
 
 def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
     """Return at most `size` questions of a file, the same ones for every seed, in their order."""
     if size is not None and size < len(tasks):
-        chosen = random.Random("evaluation").sample(range(len(tasks)), size)
-        tasks = [tasks[place] for place in sorted(chosen)]
-    return with_source(tasks, path)
+        indices = random.Random("evaluation").sample(range(len(tasks)), size)
+        tasks = [tasks[index] for index in sorted(indices)]
+    return add_data_source(tasks, path)
 
 
-def _with_own_ids(tasks: Iterable[Task]) -> list[Task]:
+def _with_unique_ids(tasks: Iterable[Task]) -> list[Task]:
     """Return the same with another id where one comes again: files may count alike."""
     found, seen = [], set[str]()
     for task in tasks:

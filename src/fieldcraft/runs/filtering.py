@@ -8,56 +8,80 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule, profile
-from fieldcraft.data.funnel import Card
+from fieldcraft.data.filters import (
+    Demonstration,
+    FilterResult,
+    apply_filters,
+    make_filter,
+    summarise_demonstrations,
+)
+from fieldcraft.data.funnel import DataCard
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import write_demonstrations
-from fieldcraft.dialects import get_dialect
-from fieldcraft.evals.cards import write_card
+from fieldcraft.dialects import make_dialect
+from fieldcraft.evals.cards import write_data_card
 from fieldcraft.runs.dialects import choose_dialect
-from fieldcraft.runs.loop import run_async
-from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.types import Dialect, Reward, Step, Task
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.train.scratch import make_tokenizer
+from fieldcraft.types import DemoStep, Dialect, Reward, Task
 
-DEMONSTRATIONS = "demonstrations.jsonl"
-Filters = Mapping[str, Mapping[str, Any]]
-Shown = Sequence[tuple[Task, Sequence[Step]]]
-
-
-def filter_shown(
-    recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect, correct: Reward
-) -> Filtered:
-    """Pass demonstrations through the filters of a recipe; `correct` tells which answers are right.
-    Raises UserError as `apply_filters` does."""
-    return run_async(apply_filters(shown, filters, dialect, Grader(correct), recipe.seed))
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"
+FilterSettings = Mapping[str, Mapping[str, Any]]
+Demonstrations = Sequence[tuple[Task, Sequence[DemoStep]]]
 
 
-def write_filtered(folder: Path, title: str, shown: Shown, found: Filtered, recipe: Recipe) -> None:
+def filter_demonstrations(
+    recipe: Recipe,
+    demonstrations: Demonstrations,
+    filters: FilterSettings,
+    dialect: Dialect,
+    verdict_reward: Reward,
+) -> FilterResult:
+    """Pass demonstrations through the filters of a recipe; `verdict_reward` tells which answers are
+    right. Raises UserError as `apply_filters` does."""
+    return run_async(
+        apply_filters(demonstrations, filters, dialect, Grader(verdict_reward), recipe.seed)
+    )
+
+
+def write_filtered(
+    folder: Path, title: str, demonstrations: Demonstrations, result: FilterResult, recipe: Recipe
+) -> None:
     """Write what was kept (`demonstrations.jsonl`) and left out (`dropped.jsonl`), and the card."""
-    write_demonstrations(folder / DEMONSTRATIONS, found.kept)
-    write_demonstrations(folder / "dropped.jsonl", (_with_reason(*left) for left in found.dropped))
-    before = profile([Chain(*chain) for chain in shown])
-    after = profile(found.kept)
+    write_demonstrations(folder / DEMONSTRATIONS_FILE, result.accepted)
+    write_demonstrations(
+        folder / "dropped.jsonl", (_with_reason(*dropped) for dropped in result.dropped)
+    )
+    before = summarise_demonstrations(
+        [Demonstration(*demonstration) for demonstration in demonstrations]
+    )
+    after = summarise_demonstrations(result.accepted)
     figures = {name: {"before": before[name], "after": after[name]} for name in before}
-    settings: dict[str, Any] = {"filters": {cut.name: dict(cut.settings) for cut in found.cuts}}
+    settings: dict[str, Any] = {
+        "filters": {stage.name: dict(stage.settings) for stage in result.stages}
+    }
     settings |= {"dialect": choose_dialect(recipe).name, "correct": recipe.correct}
-    write_card(
-        Card(title, "demonstrations", recipe.seed, settings, found.cuts, figures, found.examples),
+    write_data_card(
+        DataCard(
+            title, "demonstrations", recipe.seed, settings, result.stages, figures, result.examples
+        ),
         folder,
     )
 
 
-def _with_reason(chain: Chain, rule: str, reason: str) -> tuple[Task, Sequence[Step]]:
-    meta = chain.task.meta | {"dropped_by": rule, "reason": reason}
-    return replace(chain.task, meta=meta), chain.steps
+def _with_reason(
+    demonstration: Demonstration, filter_name: str, reason: str
+) -> tuple[Task, Sequence[DemoStep]]:
+    meta = demonstration.task.meta | {"dropped_by": filter_name, "reason": reason}
+    return replace(demonstration.task, meta=meta), demonstration.steps
 
 
-def text_dialect(recipe: Recipe) -> Dialect:
+def make_byte_level_dialect(recipe: Recipe) -> Dialect:
     """Return the recipe's dialect where there is no model: its tokenizer knows bytes alone."""
-    return get_dialect(choose_dialect(recipe).name, new_tokenizer([], ()))
+    return make_dialect(choose_dialect(recipe).name, make_tokenizer([], ()))
 
 
-def refuse_bad_filters(filters: Filters) -> None:
+def require_valid_filters(filters: FilterSettings) -> None:
     """Raise UserError for filters that could not be used, before anything is done."""
     for name, settings in filters.items():
-        make_rule(name, settings)
+        make_filter(name, settings)

@@ -10,53 +10,61 @@ from functools import cached_property
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.selection import Tallies
-from fieldcraft.data.sources import write_tasks
+from fieldcraft.data.selection import TallyJournal
+from fieldcraft.data.tasks import write_tasks
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rollout.environments import Environment
-from fieldcraft.runs.build import make_environment_of_others
-from fieldcraft.runs.file_inputs import FileInputs
-from fieldcraft.runs.sources import Inputs, Schemas
-from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
-from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
+from fieldcraft.runs.build import make_external_environment
+from fieldcraft.runs.file_inputs import FileData
+from fieldcraft.runs.sources import DataSource, ToolSchemas
+from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
+from fieldcraft.worlds.base import (
+    SimulationVerdicts,
+    TrajectoryPair,
+    World,
+    WorldOracle,
+    make_world,
+)
 
-TRAIN_TASKS = 4000
+WORLD_TRAIN_TASKS = 4000
 
 
-MODEL = "model"  # who answers probes
+PROBED_MODEL = "model"  # who answers probes
 
 
-def with_knowledge(inputs: Inputs, journal: Path) -> Inputs:
+def with_knowledge(data_source: DataSource, journal: Path) -> DataSource:
     """Return the inputs of a run whose model has answered probes, by its journal; without a journal
     it is not known yet what the model knows. Raises UserError where the journal is damaged."""
     if not journal.exists():
-        return inputs
-    tallies = Tallies(journal).of(MODEL)
-    return inputs.knowing({probe: tally.rate or 0.0 for probe, tally in tallies.items()})
+        return data_source
+    tallies = TallyJournal(journal).get_tallies(PROBED_MODEL)
+    return data_source.with_probe_rates(
+        {probe: tally.rate or 0.0 for probe, tally in tallies.items()}
+    )
 
 
-def make_inputs(recipe: Recipe) -> Inputs:
+def make_data_source(recipe: Recipe) -> DataSource:
     """Return the files of the user where the recipe names them, its world where it does not."""
-    if recipe.asks_files:
-        return FileInputs(recipe)
+    if recipe.has_task_files:
+        return FileData(recipe)
     if recipe.world is not None:
         world = make_world(recipe.world.name, recipe.world.settings, recipe.seed)
-        return WorldInputs(recipe, world)
-    environment = make_environment_of_others(recipe)
+        return WorldData(recipe, world)
+    environment = make_external_environment(recipe)
     assert environment is not None, "parse_recipe sees to that"
-    return EnvironmentInputs(recipe, environment)
+    return EnvironmentData(recipe, environment)
 
 
-class WorldInputs(Inputs):
+class WorldData(DataSource):
     """Everything made from a world."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe = recipe
         self.world = world
-        self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
+        self._last_trajectories: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
 
-    def write_world(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         write_json_lines(folder / "corpus.jsonl", self.world.passages())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
@@ -64,82 +72,87 @@ class WorldInputs(Inputs):
             write_text(folder / "files" / name, [text])
 
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
-        self._require(data)
-        if self._latest[0] != (data, count):  # a run has one tokenizer and the same tools
-            made = self.world.demonstrations(data, count, dialect, tools)
-            self._latest = (data, count), made
-        return self._latest[1]
+        self._require_dataset(dataset)
+        if self._last_trajectories[0] != (
+            dataset,
+            count,
+        ):  # a run has one tokenizer and the same tools
+            trajectories = self.world.demonstrations(dataset, count, dialect, tools)
+            self._last_trajectories = (dataset, count), trajectories
+        return self._last_trajectories[1]
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        self._require(data)
-        return self.world.shown(data, count, dialect, tools)
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        self._require_dataset(dataset)
+        return self.world.demonstration_steps(dataset, count, dialect, tools)
 
-    def _require(self, data: str) -> None:
+    def _require_dataset(self, dataset: str) -> None:
         names = self.world.datasets
-        if data not in names:
-            raise UserError(f"the world has no data set '{data}': use {', '.join(names)}.")
+        if dataset not in names:
+            raise UserError(f"the world has no data set '{dataset}': use {', '.join(names)}.")
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[TrajectoryPair]:
         names = self.world.pair_sets
-        if names and data not in names:
-            raise UserError(f"the world has no data set '{data}' of pairs: use {', '.join(names)}.")
-        return self.world.pairs(data, count, dialect, tools)
+        if names and dataset not in names:
+            raise UserError(
+                f"the world has no data set '{dataset}' of pairs: use {', '.join(names)}."
+            )
+        return self.world.pairs(dataset, count, dialect, tools)
 
     def train_tasks(self) -> list[Task]:
-        return list(self._trained_on)
+        return list(self._train_tasks)
 
     def test_tasks(self) -> list[Task]:
-        return list(self._asked)
+        return list(self._test_tasks)
 
     # A run wants either before and after every stage, and a world may take a while.
 
     @cached_property
-    def _trained_on(self) -> list[Task]:
-        return self.world.training_questions(TRAIN_TASKS)
+    def _train_tasks(self) -> list[Task]:
+        return self.world.training_questions(WORLD_TRAIN_TASKS)
 
     @cached_property
-    def _asked(self) -> list[Task]:
+    def _test_tasks(self) -> list[Task]:
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
 
     def probes(self) -> list[Task]:
         return self.world.probes()
 
-    def knowing(self, rates: Mapping[str, float]) -> WorldInputs:
-        return WorldInputs(self.recipe, self.world.knowing(rates))
+    def with_probe_rates(self, rates: Mapping[str, float]) -> WorldData:
+        return WorldData(self.recipe, self.world.with_probe_rates(rates))
 
-    def remarks(self) -> list[str]:
-        found = Counter(task.meta["split"] for task in self.test_tasks())
+    def warnings(self) -> list[str]:
+        counts = Counter(task.meta["split"] for task in self.test_tasks())
         return [
-            f"evaluation.splits.{split}={count}, but the world has only {found[split]} such"
+            f"evaluation.splits.{split}={count}, but the world has only {counts[split]} such"
             " questions"
             for split, count in self.recipe.evaluation.splits.items()
-            if found[split] < count
+            if counts[split] < count
         ]
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> WorldOracle:
         return self.world.oracle
 
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return self.world.team_chain(task, rng)
+    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return self.world.team_demonstration(task, rng)
 
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return self.world.lone_chain(task, rng)
+    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return self.world.single_agent_demonstration(task, rng)
 
-    def judge(self, trajectory: Trajectory) -> Verdicts | None:
-        return self.world.judge(trajectory)
+    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
+        return self.world.judge_simulations(trajectory)
 
-    def reduced(self) -> WorldInputs:
-        return WorldInputs(self.recipe, self.world.reduced())
+    def small_copy(self) -> WorldData:
+        return WorldData(self.recipe, self.world.small_copy())
 
 
-class EnvironmentInputs(Inputs):
+class EnvironmentData(DataSource):
     """The tasks of an environment of others; it has nothing else."""
 
     def __init__(self, recipe: Recipe, environment: Environment) -> None:
@@ -151,33 +164,33 @@ class EnvironmentInputs(Inputs):
                 " start from."
             )
 
-    def write_world(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         write_tasks(self.test_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
-        raise self._unknown(data)
+        raise self._unknown_dataset_error(dataset)
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        raise self._unknown(data)
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        raise self._unknown_dataset_error(dataset)
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[TrajectoryPair]:
-        raise self._unknown(data)
+        raise self._unknown_dataset_error(dataset)
 
-    def _unknown(self, data: str) -> UserError:
+    def _unknown_dataset_error(self, dataset: str) -> UserError:
         return UserError(
-            f"data set '{data}' is unknown here, because an environment has no demonstrations:"
+            f"data set '{dataset}' is unknown here, because an environment has no demonstrations:"
             " use stages of the type rl."
         )
 
     @cached_property
-    def _tasks(self) -> tuple[Sequence[Task], Sequence[Task]]:
+    def _train_and_test(self) -> tuple[Sequence[Task], Sequence[Task]]:
         train, test = self.environment.tasks(self.recipe.evaluation.splits["heldout"])
         if not train:
             raise UserError(
@@ -187,7 +200,10 @@ class EnvironmentInputs(Inputs):
         return train, test
 
     def train_tasks(self) -> list[Task]:
-        return list(self._tasks[0])
+        return list(self._train_and_test[0])
 
     def test_tasks(self) -> list[Task]:
-        return [replace(task, meta={**task.meta, "split": "heldout"}) for task in self._tasks[1]]
+        return [
+            replace(task, meta={**task.meta, "split": "heldout"})
+            for task in self._train_and_test[1]
+        ]

@@ -6,35 +6,39 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def machine_memory(groups: Path = GROUPS, own: Path = OWN) -> int:
+def read_memory_limit(cgroup_mount: Path = CGROUP_MOUNT, own_cgroups: Path = OWN_CGROUPS) -> int:
     """Return the bytes that this process may have: all of the machine's (caches give way), or the
-    least that a control group, of either version, leaves it. `groups` is where they are mounted,
-    and `own` lists its own."""
+    least that a control group, of either version, leaves it. `cgroup_mount` is where they are
+    mounted, and `own_cgroups` lists its own."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([physical, *_limits(groups, own)])
+    return min([physical, *_read_limits(cgroup_mount, own_cgroups)])
 
 
-def _limits(groups: Path, own: Path) -> Iterator[int]:
+def _read_limits(cgroup_mount: Path, own_cgroups: Path) -> Iterator[int]:
     """Yield the limits of the process's groups and of those above them: each binds."""
-    if not own.exists():
+    if not own_cgroups.exists():
         return
-    for line in own.read_text().splitlines():
-        _, controllers, place = line.split(":", 2)
+    for line in own_cgroups.read_text().splitlines():
+        _, controllers, cgroup = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        tops = [groups / "memory"] if controllers else [groups, groups / "unified"]
+        roots = (
+            [cgroup_mount / "memory"] if controllers else [cgroup_mount, cgroup_mount / "unified"]
+        )
         name = "memory.limit_in_bytes" if controllers else "memory.max"
-        inside = PurePosixPath(place.lstrip("/"))
-        for folder in (top / above for top in tops for above in (inside, *inside.parents)):
-            text = _text(folder / name)
+        group_path = PurePosixPath(cgroup.lstrip("/"))
+        for folder in (
+            root / ancestor for root in roots for ancestor in (group_path, *group_path.parents)
+        ):
+            text = _read_text(folder / name)
             if text.isdecimal():  # "max" is none
                 yield int(text)
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """Return the text of a file; nothing where it may not be read, or a container does not show
     it."""
     try:

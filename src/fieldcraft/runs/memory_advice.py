@@ -11,211 +11,245 @@ from typing import Any
 import torch
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.config.stages import Stage
-from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
-from fieldcraft.train.weights import adamw_type
+from fieldcraft.engine.sizes import get_feed_forward_width, get_num_key_value_heads
+from fieldcraft.train.master_weights import choose_adamw
 from fieldcraft.types import UserError
 
-Estimate = Callable[["Sized"], int]
+Estimator = Callable[["RecipeSizes"], int]
 
 
 @dataclass
-class Sized:
-    """A recipe with what its estimates are made from (`runs.memory.Sizes`)."""
+class RecipeSizes:
+    """A recipe with what its estimates are made from (`runs.memory.ModelSizes`)."""
 
     recipe: Recipe
     device: torch.device
     config: Any
     parameters: int
-    trained: int
+    trainable_parameters: int
     has_weights: bool = True
 
 
-Changing = Callable[["Sized"], "Sized"]
+RecipeChange = Callable[["RecipeSizes"], "RecipeSizes"]
 
 
 @dataclass(frozen=True)
-class Fit:
+class MemorySaving:
     """A setting with which something fits, the bytes that its key can save, and what it changes."""
 
     setting: str
-    saved: int
-    change: Changing
+    saved_bytes: int
+    apply: RecipeChange
 
 
-def fitting_settings(sized: Sized, stage: str | None, estimate: Estimate, there: int) -> list[Fit]:
-    """Return settings, as in "max_rows=3", with which `estimate` is at most `there` bytes: one if a
-    key is enough by itself, else behind keys that only cost time, and behind these adapters and a
-    smaller type. None of them can be left out. Empty where nothing is enough. `stage` is None for
-    an evaluation.
+def find_fitting_settings(
+    sized: RecipeSizes, stage: str | None, estimate: Estimator, available: int
+) -> list[MemorySaving]:
+    """Return settings, as in "max_rows=3", with which `estimate` is at most `available` bytes: one
+    if a key is enough by itself, else behind keys that only cost time, and behind these adapters
+    and a smaller type. None of them can be left out. Empty where nothing is enough. `stage` is None
+    for an evaluation.
     """
-    steps: list[Fit] = []
-    for step in (None, *_steps(sized, stage)):
-        steps += [] if step is None else [step]
-        changed = applied(sized, steps)
-        last = fitting_setting(changed, stage, estimate, there)
-        if estimate(changed) <= there or last is not None:
-            return _needed(sized, [*steps, *([] if last is None else [last])], estimate, there)
+    savings: list[MemorySaving] = []
+    for saving in (None, *_list_savings(sized, stage)):
+        savings += [] if saving is None else [saving]
+        changed = apply_savings(sized, savings)
+        last = find_best_saving(changed, stage, estimate, available)
+        if estimate(changed) <= available or last is not None:
+            return _drop_unneeded(
+                sized, [*savings, *([] if last is None else [last])], estimate, available
+            )
     return []
 
 
-def applied(sized: Sized, fits: Sequence[Fit]) -> Sized:
+def apply_savings(sized: RecipeSizes, savings: Sequence[MemorySaving]) -> RecipeSizes:
     """Return the recipe with settings."""
-    for fit in fits:
-        sized = fit.change(sized)
+    for saving in savings:
+        sized = saving.apply(sized)
     return sized
 
 
-def _needed(sized: Sized, fits: Sequence[Fit], estimate: Estimate, there: int) -> list[Fit]:
+def _drop_unneeded(
+    sized: RecipeSizes, savings: Sequence[MemorySaving], estimate: Estimator, available: int
+) -> list[MemorySaving]:
     """Return those of some settings without which nothing fits."""
-    kept = list(fits)
-    for fit in fits:
-        others = [other for other in kept if other is not fit]
-        if estimate(applied(sized, others)) <= there:
-            kept = others
-    return kept
+    needed = list(savings)
+    for saving in savings:
+        others = [other for other in needed if other is not saving]
+        if estimate(apply_savings(sized, others)) <= available:
+            needed = others
+    return needed
 
 
-def fitting_setting(sized: Sized, stage: str | None, estimate: Estimate, there: int) -> Fit | None:
-    """Return the setting with which `estimate` is at most `there` bytes: that of the key that saves
-    most of those that only cost time, else a shorter text; None where no key is enough by itself.
+def find_best_saving(
+    sized: RecipeSizes, stage: str | None, estimate: Estimator, available: int
+) -> MemorySaving | None:
+    """Return the setting with which `estimate` is at most `available` bytes: that of the key that
+    saves most of those that only cost time, else a shorter text; None where no key is enough by
+    itself.
     """
-    keys = [_rows(sized)] if stage is None else [_rows(sized), _tokens(sized, stage)]
-    fits = [_largest(sized, key, estimate, there) for key in keys]
-    fits += [_enough(sized, _anew(stage), estimate, there)] if stage is not None else []
-    best = [fit for fit in fits if fit is not None]
-    best = best or [f for f in [_largest(sized, _shorter(sized), estimate, there)] if f is not None]
-    return max(best, key=attrgetter("saved")) if best else None
+    keys = (
+        [_max_rows_key(sized)]
+        if stage is None
+        else [_max_rows_key(sized), _micro_tokens_key(sized, stage)]
+    )
+    savings = [_find_largest_value(sized, key, estimate, available) for key in keys]
+    savings += (
+        [_measure_saving(sized, _checkpointing_saving(stage), estimate, available)]
+        if stage is not None
+        else []
+    )
+    best = [saving for saving in savings if saving is not None]
+    best = best or [
+        f
+        for f in [_find_largest_value(sized, _total_tokens_key(sized), estimate, available)]
+        if f is not None
+    ]
+    return max(best, key=attrgetter("saved_bytes")) if best else None
 
 
 # -- keys whose values are searched
 
 
 @dataclass(frozen=True)
-class SearchedKey:
+class TunableKey:
     """A key with what it is now, the least that it may be, and what a value of it changes."""
 
     name: str
-    now: int
-    least: int
-    change: Callable[[int], Changing]
+    current: int
+    minimum: int
+    make_change: Callable[[int], RecipeChange]
 
 
-def _largest(sized: Sized, key: SearchedKey, estimate: Estimate, there: int) -> Fit | None:
+def _find_largest_value(
+    sized: RecipeSizes, key: TunableKey, estimate: Estimator, available: int
+) -> MemorySaving | None:
     """Return the largest value of a key, from the least and below what it is, with which the
     estimate fits; it grows with the value."""
 
     def size(value: int) -> int:
-        return estimate(key.change(value)(sized))
+        return estimate(key.make_change(value)(sized))
 
-    values = range(key.least, key.now)
-    fitting = bisect_right(values, there, key=size)
+    values = range(key.minimum, key.current)
+    fitting = bisect_right(values, available, key=size)
     if not fitting:
         return None
     value = values[fitting - 1]
-    return Fit(f"{key.name}={value}", size(key.now) - size(key.least), key.change(value))
-
-
-def _rows(sized: Sized) -> SearchedKey:
-    return SearchedKey(
-        "max_rows", sized.recipe.max_rows, 1, lambda rows: lambda s: _with(s, max_rows=rows)
+    return MemorySaving(
+        f"{key.name}={value}", size(key.current) - size(key.minimum), key.make_change(value)
     )
 
 
-def _shorter(sized: Sized) -> SearchedKey:
+def _max_rows_key(sized: RecipeSizes) -> TunableKey:
+    return TunableKey(
+        "max_rows", sized.recipe.max_rows, 1, lambda rows: lambda s: _with_keys(s, max_rows=rows)
+    )
+
+
+def _total_tokens_key(sized: RecipeSizes) -> TunableKey:
     budget = sized.recipe.budget
 
-    def change(tokens: int) -> Changing:
+    def change(tokens: int) -> RecipeChange:
         shorter = budget.model_copy(update={"total_tokens": tokens})
-        return lambda s: _with(s, budget=shorter)
+        return lambda s: _with_keys(s, budget=shorter)
 
-    least = 2 * budget.turn_tokens  # a call and an answer
-    return SearchedKey("budget.total_tokens", budget.total_tokens, least, change)
+    minimum = 2 * budget.turn_tokens  # a call and an answer
+    return TunableKey("budget.total_tokens", budget.total_tokens, minimum, change)
 
 
-def _tokens(sized: Sized, stage: str) -> SearchedKey:
-    now = sized.recipe.stages[stage].optim.micro_tokens
+def _micro_tokens_key(sized: RecipeSizes, stage: str) -> TunableKey:
+    current = sized.recipe.stages[stage].optim.micro_tokens
     name = f"stages.{stage}.optim.micro_tokens"
-    return SearchedKey(
-        name, now, 1, lambda tokens: lambda s: _with_optim(s, stage, micro_tokens=tokens)
+    return TunableKey(
+        name, current, 1, lambda tokens: lambda s: _with_optim_keys(s, stage, micro_tokens=tokens)
     )
 
 
 # -- settings that may be needed beside others
 
 
-def _steps(sized: Sized, stage: str | None) -> list[Fit]:
+def _list_savings(sized: RecipeSizes, stage: str | None) -> list[MemorySaving]:
     """Return the settings that a recipe does not have yet: what costs only time, then adapters,
     then a type."""
-    recipe, steps = sized.recipe, list[Fit]()
+    recipe, savings = sized.recipe, list[MemorySaving]()
     if stage is not None:
         optim, longest = recipe.stages[stage].optim, recipe.budget.total_tokens
-        steps += [] if optim.activation_checkpointing else [_anew(stage)]
-        steps += [_one_text(stage, longest)] if optim.micro_tokens > longest else []
-        steps += [_small_moments(stage)] if _can_round_moments(sized, optim) else []
-        steps += [_adapters()] if recipe.lora is None else []
-    rounded = Fit("dtype=bfloat16", 0, lambda s: _with(s, dtype="bfloat16"))
-    return [*steps, *([rounded] if recipe.dtype == "float32" else [])]
+        savings += [] if optim.activation_checkpointing else [_checkpointing_saving(stage)]
+        savings += [_micro_tokens_saving(stage, longest)] if optim.micro_tokens > longest else []
+        savings += [_moments_saving(stage)] if _can_quantise_moments(sized, optim) else []
+        savings += [_lora_saving()] if recipe.lora is None else []
+    bfloat16 = MemorySaving("dtype=bfloat16", 0, lambda s: _with_keys(s, dtype="bfloat16"))
+    return [*savings, *([bfloat16] if recipe.dtype == "float32" else [])]
 
 
-def _anew(stage: str) -> Fit:
+def _checkpointing_saving(stage: str) -> MemorySaving:
     """Return the setting that computes activations again in the backward pass."""
     setting = f"stages.{stage}.optim.activation_checkpointing=true"
-    return Fit(setting, 0, lambda s: _with_optim(s, stage, activation_checkpointing=True))
+    return MemorySaving(
+        setting, 0, lambda s: _with_optim_keys(s, stage, activation_checkpointing=True)
+    )
 
 
-def _one_text(stage: str, tokens: int) -> Fit:
+def _micro_tokens_saving(stage: str, tokens: int) -> MemorySaving:
     """Return the setting for a micro-batch of the longest text alone."""
     setting = f"stages.{stage}.optim.micro_tokens={tokens}"
-    return Fit(setting, 0, lambda s: _with_optim(s, stage, micro_tokens=tokens))
+    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, micro_tokens=tokens))
 
 
-def _can_round_moments(sized: Sized, optim: Optim) -> bool:
+def _can_quantise_moments(sized: RecipeSizes, optim: Optim) -> bool:
     """Return whether moments in float32 could have 8 bits here, which takes a package."""
     if optim.moments != "float32":
         return False
     try:
-        adamw_type(optim.model_copy(update={"moments": "8bit"}), sized.device)
+        choose_adamw(optim.model_copy(update={"moments": "8bit"}), sized.device)
     except UserError:
         return False
     return True
 
 
-def _small_moments(stage: str) -> Fit:
+def _moments_saving(stage: str) -> MemorySaving:
     setting = f"stages.{stage}.optim.moments=8bit"
-    return Fit(setting, 0, lambda s: _with_optim(s, stage, moments="8bit"))
+    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, moments="8bit"))
 
 
-def _adapters() -> Fit:
-    lora = Lora()
+def _lora_saving() -> MemorySaving:
+    lora = LoraConfig()
 
-    def change(sized: Sized) -> Sized:
-        return replace(_with(sized, lora=lora), trained=_adapter_size(sized.config, lora.rank))
+    def change(sized: RecipeSizes) -> RecipeSizes:
+        return replace(
+            _with_keys(sized, lora=lora),
+            trainable_parameters=_count_adapter_parameters(sized.config, lora.rank),
+        )
 
-    return Fit(f"lora.rank={lora.rank}", 0, change)
+    return MemorySaving(f"lora.rank={lora.rank}", 0, change)
 
 
-def _enough(sized: Sized, fit: Fit, estimate: Estimate, there: int) -> Fit | None:
+def _measure_saving(
+    sized: RecipeSizes, saving: MemorySaving, estimate: Estimator, available: int
+) -> MemorySaving | None:
     """Return a setting with the bytes that it saves, if it is enough by itself."""
-    less = estimate(fit.change(sized))
-    return replace(fit, saved=estimate(sized) - less) if less <= there else None
+    estimated = estimate(saving.apply(sized))
+    return (
+        replace(saving, saved_bytes=estimate(sized) - estimated) if estimated <= available else None
+    )
 
 
-def _adapter_size(config: Any, rank: int) -> int:
+def _count_adapter_parameters(config: Any, rank: int) -> int:
     """Return the size of an adapter on all linear layers: two of each have rank times a width."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     size = getattr(config, "head_dim", None) or hidden // heads
-    attention = 2 * (hidden + heads * size) + 2 * (hidden + key_value_heads(config) * size)
-    layer = attention + 3 * (hidden + feed_forward_width(config))
+    attention = 2 * (hidden + heads * size) + 2 * (hidden + get_num_key_value_heads(config) * size)
+    layer = attention + 3 * (hidden + get_feed_forward_width(config))
     return int(rank * layer * config.num_hidden_layers)
 
 
-def _with(sized: Sized, **keys: Any) -> Sized:
+def _with_keys(sized: RecipeSizes, **keys: Any) -> RecipeSizes:
     return replace(sized, recipe=sized.recipe.model_copy(update=keys))
 
 
-def _with_optim(sized: Sized, stage: str, **keys: Any) -> Sized:
+def _with_optim_keys(sized: RecipeSizes, stage: str, **keys: Any) -> RecipeSizes:
     settings: Stage = sized.recipe.stages[stage]
     changed = settings.model_copy(update={"optim": settings.optim.model_copy(update=keys)})
-    return _with(sized, stages={**sized.recipe.stages, stage: changed})
+    return _with_keys(sized, stages={**sized.recipe.stages, stage: changed})

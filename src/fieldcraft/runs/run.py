@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.records.events import Events, Said
-from fieldcraft.runs.build import make_correct
+from fieldcraft.records.events import EventBus, LogMessage
+from fieldcraft.runs.build import make_verdict_reward
 from fieldcraft.runs.closed_book import measure_closed_book
-from fieldcraft.runs.context import Context, open_context
+from fieldcraft.runs.context import RunContext, open_run_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
-from fieldcraft.runs.examples import PAGED, DataOfRun
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.examples import PAGE_EXAMPLES, ExampleSource
 from fieldcraft.runs.knowledge import measure_knowledge
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.reporting import write_run_report
+from fieldcraft.runs.run_report import write_run_report
 from fieldcraft.runs.selecting import select_questions
-from fieldcraft.runs.setup import ASKED, Unasked
+from fieldcraft.runs.setup import EXPENSIVE_GRADERS, PlaceholderReward
 from fieldcraft.runs.training import train_stage
 from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
 from fieldcraft.types import UserError
 
 
-def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
+def run_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
     """Do what is left of a run in the folder `out` and return its report.
 
     One event loop serves the whole run. Raises UserError for what the user can correct.
@@ -31,50 +31,54 @@ def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     return run_async(_run(recipe, out, events))
 
 
-async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
-    async with open_context(recipe, out, events) as context:
-        return await _stages(context)
+async def _run(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+    async with open_run_context(recipe, out, events) as context:
+        return await _run_stages(context)
 
 
-async def _stages(context: Context) -> dict[str, Any]:
+async def _run_stages(context: RunContext) -> dict[str, Any]:
     """Run the stages and evaluations in the order of the recipe, then return the report, which is
     also written of what there is when something stops the run."""
-    context.folder.forget_report()
-    model = context.first_model()
+    context.folder.delete_report()
+    model = context.prepare_first_model()
     await measure_knowledge(context, model)
     await context.open_tools()
     try:
         await _train_and_evaluate(context, model)
     except UserError as error:
         write_run_report(context, stopped=str(error))
-        context.emit(Said(f"the report of what there is: {context.folder.report_html}"))
+        context.emit(LogMessage(f"the report of what there is: {context.folder.report_html}"))
         raise
     return write_run_report(context)
 
 
-def _show_examples(context: Context, model: Path) -> None:
+def _write_example_page(context: RunContext, model: Path) -> None:
     """Write a page with a few questions and demonstrations, unless it is there. Raises UserError
     for a data set that is unknown, before anything is trained."""
-    recipe, path = context.recipe, context.folder.examples
+    recipe, path = context.recipe, context.folder.examples_page
     if not path.exists():
-        dialect = None if recipe.environment.of_others else context.dialect(model)
-        correct = make_correct(recipe, *(Unasked(name, None) for name in ASKED))
-        data = DataOfRun(recipe, context.inputs, correct, context.schemas, dialect)
-        write_examples(data.take(PAGED), path)
+        dialect = None if recipe.environment.is_external else context.load_dialect(model)
+        verdict_reward = make_verdict_reward(
+            recipe, *(PlaceholderReward(name, None) for name in EXPENSIVE_GRADERS)
+        )
+        source = ExampleSource(
+            recipe, context.data_source, verdict_reward, context.schemas, dialect
+        )
+        write_examples(source.take(PAGE_EXAMPLES), path)
 
 
-async def _train_and_evaluate(context: Context, model: Path) -> None:
+async def _train_and_evaluate(context: RunContext, model: Path) -> None:
     recipe = context.recipe
     models = {"start": model}
-    _show_examples(context, model)
+    _write_example_page(context, model)
     await measure_closed_book(context, models)
     if recipe.model is not None:
         await evaluate_model(context, "base", model)
         await evaluate_workflows(context, model)
         await evaluate_teachers(context, model)
     for name, stage in recipe.stages.items():
-        if recipe.select is not None and stage.kind == "rl" and context.selected is None:
-            context.selected = await select_questions(context, models)
+        if recipe.select is not None and stage.kind == "rl" and context.selected_tasks is None:
+            context.selected_tasks = await select_questions(context, models)
         start = models[stage.start] if stage.start else model
         model = models[name] = await train_stage(context, name, stage, start)
         await measure_closed_book(context, models)

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.sampling import SAME_SAMPLES, SamplingConfig, decode_keys
-from fieldcraft.engine.recommended import FILE, read_recommendation
-from fieldcraft.records.events import Said, Sink
-from fieldcraft.sampling import WHOLE, Truncation
+from fieldcraft.config.sampling import GREEDY_SAMPLES_MESSAGE, SamplingConfig, parse_sampling_keys
+from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.engine.generation_config import GENERATION_CONFIG_FILE, read_recommended_sampling
+from fieldcraft.records.events import EventHandler, LogMessage
+from fieldcraft.sampling import NO_TRUNCATION, Truncation
 from fieldcraft.types import UserError
 
 
@@ -22,65 +22,78 @@ class Decoding:
     """A temperature (0: greedy) and the limits of what can be sampled."""
 
     temperature: float
-    truncation: Truncation = WHOLE
+    truncation: Truncation = NO_TRUNCATION
 
     def as_record(self) -> dict[str, Any]:
         """Return the settings as a report has them."""
-        cut = self.truncation
+        limits = self.truncation
         return {
             "temperature": self.temperature,
-            "top_k": cut.top_k,
-            "top_p": cut.top_p,
-            "min_p": cut.min_p,
+            "top_k": limits.top_k,
+            "top_p": limits.top_p,
+            "min_p": limits.min_p,
         }
 
 
-GREEDY = Decoding(0.0)
+GREEDY_DECODING = Decoding(0.0)
 
 
-def make_sampling(**keys: Any) -> SamplingConfig:
+def make_sampling_config(**keys: Any) -> SamplingConfig:
     """Return the sampling of keys that do not come from a recipe; without any it is greedy. Raises
     UserError for wrong ones."""
     try:
         return SamplingConfig(**keys)
     except ValidationError as error:
-        _, clause, place = first_problem(error)
-        where = f"{'.'.join(map(str, place))}: " if place else ""
+        _, clause, key_path = describe_validation_error(error)
+        where = f"{'.'.join(map(str, key_path))}: " if key_path else ""
         raise UserError(f"{where}{clause}.") from error
 
 
-def resolve_sampling(
-    settings: SamplingConfig, model: Path, emit: Sink, several: bool = False
+def resolve_decoding(
+    settings: SamplingConfig, model: Path, emit: EventHandler, needs_variety: bool = False
 ) -> Decoding:
     """Return the sampling of a section from the model in a folder; what the folder recommends is
     said.
 
     Raises UserError where it recommends nothing, greedy sampling with the recipe's limits, or
-    greedy sampling where `several` samples of a question are wanted.
+    greedy sampling where `needs_variety`: several samples of a question are taken.
     """
-    keys = settings.given
+    keys = settings.explicit_keys
     if settings.sampling == "model":
-        found = read_recommendation(model)
-        emit(Said(_told(model, found.keys, keys, found.unused)))
-        keys = found.keys | keys
+        recommendation = read_recommended_sampling(model)
+        emit(
+            LogMessage(
+                _describe_sampling(
+                    model, recommendation.sampling_settings, keys, recommendation.ignored_settings
+                )
+            )
+        )
+        keys = recommendation.sampling_settings | keys
     try:
-        decoding = Decoding(*decode_keys(keys, settings.usual_temperature))
+        decoding = Decoding(*parse_sampling_keys(keys, settings.default_temperature))
     except ValueError as error:
         raise UserError(f"{error}.") from error
-    if several and not decoding.temperature:
-        raise UserError(f"{SAME_SAMPLES}.")
+    if needs_variety and not decoding.temperature:
+        raise UserError(f"{GREEDY_SAMPLES_MESSAGE}.")
     return decoding
 
 
-def _told(
-    model: Path, found: Mapping[str, Any], own: Mapping[str, Any], unused: Mapping[str, Any]
+def _describe_sampling(
+    model: Path,
+    recommended: Mapping[str, Any],
+    explicit: Mapping[str, Any],
+    unused: Mapping[str, Any],
 ) -> str:
-    taken = {key: value for key, value in found.items() if key not in own}
-    parts = [f"sampling: {_listed(taken)} of {model / FILE}" if taken else "sampling"]
-    parts += [f"{_listed(own)} of the recipe"] if own else []
-    parts += [f"{_listed(unused)} recommended there, but unknown here"] if unused else []
+    applied = {key: value for key, value in recommended.items() if key not in explicit}
+    parts = [
+        f"sampling: {_format_keys(applied)} of {model / GENERATION_CONFIG_FILE}"
+        if applied
+        else "sampling"
+    ]
+    parts += [f"{_format_keys(explicit)} of the recipe"] if explicit else []
+    parts += [f"{_format_keys(unused)} recommended there, but unknown here"] if unused else []
     return "; ".join(parts)
 
 
-def _listed(keys: Mapping[str, Any]) -> str:
+def _format_keys(keys: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value:g}" for key, value in keys.items())

@@ -14,97 +14,103 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
-from fieldcraft.data.unseen import TITLE
-from fieldcraft.dialects.naming import UNSEEN
+from fieldcraft.config.recipe import Recipe, dump_recipe, get_split_titles
+from fieldcraft.data.unseen import UNSEEN_SPLIT_TITLE
+from fieldcraft.dialects.tool_names import UNSEEN_NAMES
 from fieldcraft.evals.report import write_report
-from fieldcraft.evals.seeds import build_table, compare_rows, write_page
+from fieldcraft.evals.seed_table import aggregate_seeds, compare_rows, write_seeds_page
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.reading import reading
-from fieldcraft.runs.beginning import open_run
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.types import Trajectory, UserError
 
-ANEW = "rename the folder of that seed to seed-N.damaged to run it again"
-RUN = (sys.executable, "-m", "fieldcraft", "run")
+SEED_RERUN_ADVICE = "rename the folder of that seed to seed-N.damaged to run it again"
+RUN_COMMAND = (sys.executable, "-m", "fieldcraft", "run")
 
 
-def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
+def run_seeds(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     """Run every seed that is not done in OUT/seed-N, then write the table, which is also returned.
 
     Every run is a process of its own, the ordinary command on an ordinary recipe, so it can be gone
     on with, asked and shown like any other. Raises UserError when one of them fails.
     """
-    folder = open_run(out, recipe)
-    with folder.alone():
-        run_async(_run_all(folder, console))
-        runs = {seed: folder.seed(seed) for seed in recipe.seeds}
-        with reading(f"a report.json of {out}", ANEW):
+    folder = open_run_folder(out, recipe)
+    with folder.lock():
+        run_async(_run_missing_seeds(folder, console))
+        runs = {seed: folder.seed_run(seed) for seed in recipe.seeds}
+        with raise_read_errors(f"a report.json of {out}", SEED_RERUN_ADVICE):
             reports = {seed: run.read_report() for seed, run in runs.items()}
-            curves = _curves(recipe, list(runs.values()))
-            table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)), curves)
+            curves = _read_curves(recipe, list(runs.values()))
+            table = aggregate_seeds(
+                recipe, reports, compare_rows(recipe, _make_evaluation_reader(runs)), curves
+            )
         write_report(table, folder.report_json)
         links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
-        titles = {**split_titles(recipe), UNSEEN: TITLE}
-        write_page(table, links, curves, titles, folder.report_html)
+        titles = {**get_split_titles(recipe), UNSEEN_NAMES: UNSEEN_SPLIT_TITLE}
+        write_seeds_page(table, links, curves, titles, folder.report_html)
     return table
 
 
-def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Trajectory]]:
+def _make_evaluation_reader(
+    runs: Mapping[int, RunFolder],
+) -> Callable[[int, str], list[Trajectory]]:
     """Return a function that gives the trajectories of a seed's evaluation, read once."""
 
     @cache
-    def answers(seed: int, name: str) -> list[Trajectory]:
+    def read_evaluation(seed: int, name: str) -> list[Trajectory]:
         return runs[seed].evaluation(name).read()[0]
 
-    return answers
+    return read_evaluation
 
 
-def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
+def _read_curves(
+    recipe: Recipe, runs: Sequence[RunFolder]
+) -> dict[str, list[list[dict[str, Any]]]]:
     """Return the metric rows of every stage of reinforcement learning, of every seed."""
     return {
-        name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]
+        name: [MetricsLog(run.stage(name).metrics).read_rows() for run in runs]
         for name, stage in recipe.stages.items()
         if stage.kind == "rl"
     }
 
 
-async def _run_all(folder: RunFolder, console: Console) -> None:
+async def _run_missing_seeds(folder: RunFolder, console: Console) -> None:
     """Run at most `side_by_side` runs at once; the first that fails ends the others."""
     recipe = folder.recipe
-    gate = asyncio.Semaphore(recipe.side_by_side)
-    threads = threads_each(recipe.side_by_side)
+    semaphore = asyncio.Semaphore(recipe.side_by_side)
+    threads = divide_threads(recipe.side_by_side)
 
-    async def one(seed: int) -> None:
-        async with gate:
-            await _run(recipe, seed, folder.seed(seed).path, threads, console)
+    async def run_limited(seed: int) -> None:
+        async with semaphore:
+            await _run_seed(recipe, seed, folder.seed_run(seed).path, threads, console)
 
     async with asyncio.TaskGroup() as group:
         for seed in recipe.seeds:
-            if not folder.seed(seed).done:
-                group.create_task(one(seed))
+            if not folder.seed_run(seed).is_done:
+                group.create_task(run_limited(seed))
 
 
-def threads_each(side_by_side: int) -> int:
+def divide_threads(processes: int) -> int:
     """Return the number of CPU threads for each of several processes: a share of the cores, or of
     OMP_NUM_THREADS."""
-    bound = os.environ.get("OMP_NUM_THREADS", "")
-    cores = int(bound) if bound.isdigit() else os.cpu_count() or 1
-    return max(1, cores // side_by_side)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    cores = int(limit) if limit.isdigit() else os.cpu_count() or 1
+    return max(1, cores // processes)
 
 
-async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Console) -> None:
+async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console: Console) -> None:
     """Run one seed in a child process, and show its lines with the seed in front.
 
     However this ends, the child ends too. It is killed: a run survives that at any moment.
     """
-    alone = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}, "comparisons": {}}
+    single_seed_keys = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}, "comparisons": {}}
     file = out.with_suffix(".yaml")
-    write_text(file, [yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False)])
+    write_text(file, [yaml.safe_dump(dump_recipe(recipe) | single_seed_keys, sort_keys=False)])
     process = await asyncio.create_subprocess_exec(
-        *(*RUN, str(file), "--out", str(out)),
+        *(*RUN_COMMAND, str(file), "--out", str(out)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
@@ -124,6 +130,6 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
     if status:
         cause = last.removeprefix("fieldcraft: ")
         if cause == last:  # no mistake of the user's
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            cause = f"it ended with {how} after the line '{last}'."
+            exit_reason = f"signal {-status}" if status < 0 else f"status {status}"
+            cause = f"it ended with {exit_reason} after the line '{last}'."
         raise UserError(f"the run of seed {seed} failed: {cause}")

@@ -10,262 +10,288 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.collection import TEACHER, Select
-from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
-from fieldcraft.config.stages import Pairs, Sft
-from fieldcraft.data.duplicates import normal_form
+from fieldcraft.config.collection import TEACHER, SelectConfig
+from fieldcraft.config.recipe import Recipe, dump_recipe, list_toolless_datasets, uses_tools
+from fieldcraft.config.stages import Contrastive, Sft
+from fieldcraft.data.duplicates import normalise_text
 from fieldcraft.data.filters import apply_filters
-from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.funnel import Card, few
+from fieldcraft.data.formats.convert import read_any_demonstrations
+from fieldcraft.data.funnel import DataCard, pick_examples
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import (
+    CLOSED_BOOK,
     SOLVER,
-    TOOLLESS,
-    Selected,
-    Tallies,
-    not_known,
-    not_solved,
-    sample,
-    without,
+    SelectionResult,
+    TallyJournal,
+    drop_known,
+    drop_solved,
+    drop_trained,
+    sample_answers,
 )
-from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.data.steps_io import read_demonstrations
-from fieldcraft.evals.cards import write_card
-from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.evals.run import answer_rubric
-from fieldcraft.records.events import Events, JobsDone, during
-from fieldcraft.rollout.health import EvaluationWatch
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.data.tasks import read_tasks, write_tasks
+from fieldcraft.evals.cards import write_data_card
+from fieldcraft.evals.evaluate import make_verdict_rubric
+from fieldcraft.evals.report import StageSummary, build_report, write_report, write_report_page
+from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.rollout.monitors import EvaluationMonitor
 from fieldcraft.runs.build import make_environment
-from fieldcraft.runs.context import Context, open_context
-from fieldcraft.runs.filtering import DEMONSTRATIONS, text_dialect
+from fieldcraft.runs.context import RunContext, open_run_context
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, make_byte_level_dialect
 from fieldcraft.runs.knowledge import measure_knowledge
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sampling import Decoding, resolve_sampling
-from fieldcraft.runs.teachers import make_chat, make_prompted
+from fieldcraft.runs.sampling import Decoding, resolve_decoding
+from fieldcraft.runs.teachers import make_prompted_agent, open_chat_model
 from fieldcraft.types import AnyTool, Status, Task, UserError
 
-IsRight = Callable[[Task, str], Awaitable[bool | None]]
-LAST = "card.html"  # of the files of a selection that is complete
+CorrectnessCheck = Callable[[Task, str], Awaitable[bool | None]]
+LAST_FILE = "card.html"  # of the files of a selection that is complete
 
 
-async def select_questions(context: Context, models: Mapping[str, Path]) -> list[Task]:
+async def select_questions(context: RunContext, models: Mapping[str, Path]) -> list[Task]:
     """Return the questions that a run's stages of reinforcement learning draw from; `models` are
     the folders of `start` and of the stages so far. Samples that were taken before are not taken
     again.
 
     Raises UserError where no question is left, or a model does not answer.
     """
-    folder, settings = context.folder.selected, context.recipe.select
+    folder, settings = context.folder.select_folder, context.recipe.select
     assert settings is not None
-    if not (folder / LAST).exists():
-        await _select(context, models, settings, folder)
+    if not (folder / LAST_FILE).exists():
+        await _run_selection(context, models, settings, folder)
     return read_tasks(folder / "tasks.jsonl")
 
 
-async def _select(
-    context: Context, models: Mapping[str, Path], settings: Select, folder: Path
+async def _run_selection(
+    context: RunContext, models: Mapping[str, Path], settings: SelectConfig, folder: Path
 ) -> None:
-    tallies = Tallies(folder / "samples.jsonl")
-    candidates = context.inputs.train_tasks()[: settings.questions]
-    parts = [await _filtered(context, candidates, settings)]
-    parts.append(without(trained_questions(context, models), parts[-1].kept, settings))
+    tallies = TallyJournal(folder / "samples.jsonl")
+    candidates = context.data_source.train_tasks()[: settings.questions]
+    results = [await _filter_questions(context, candidates, settings)]
+    results.append(
+        drop_trained(collect_trained_questions(context, models), results[-1].selected, settings)
+    )
     if settings.toolless is not None:
-        is_right = await _toolless(context, models, settings.toolless, settings)
-        left = parts[-1].kept
-        await tally(context, "select", tallies, TOOLLESS, left, settings.samples, is_right)
-        parts.append(not_known(tallies.of(TOOLLESS), left, settings))
+        is_correct = await _make_closed_book_check(context, models, settings.toolless, settings)
+        remaining = results[-1].selected
+        await tally_samples(
+            context, "select", tallies, CLOSED_BOOK, remaining, settings.samples, is_correct
+        )
+        results.append(drop_known(tallies.get_tallies(CLOSED_BOOK), remaining, settings))
     if settings.solver is not None:
-        model, left = models[settings.solver], parts[-1].kept
-        count = len(left) * settings.rollouts
-        how = resolve_sampling(settings, model, context.emit, several=True)
-        solves = rolled_out(context, f"select: {SOLVER}", model, context.tools, count, how)
-        await tally(context, "select", tallies, SOLVER, left, settings.rollouts, solves)
-        parts.append(not_solved(tallies.of(SOLVER), left, settings))
-    _write(context, Selected(*_joined(parts)), tallies, settings, folder)
+        model, remaining = models[settings.solver], results[-1].selected
+        count = len(remaining) * settings.rollouts
+        decoding = resolve_decoding(settings, model, context.emit, needs_variety=True)
+        is_solved = make_rollout_check(
+            context, f"select: {SOLVER}", model, context.tools, count, decoding
+        )
+        await tally_samples(
+            context, "select", tallies, SOLVER, remaining, settings.rollouts, is_solved
+        )
+        results.append(drop_solved(tallies.get_tallies(SOLVER), remaining, settings))
+    _write_selection(context, SelectionResult(*_merge_results(results)), tallies, settings, folder)
 
 
-async def _filtered(context: Context, tasks: Sequence[Task], settings: Select) -> Selected:
+async def _filter_questions(
+    context: RunContext, tasks: Sequence[Task], settings: SelectConfig
+) -> SelectionResult:
     """Return the questions that pass the filters of the recipe, which see chains without steps."""
-    recipe, chains = context.recipe, [(task, ()) for task in tasks]
-    args = (text_dialect(recipe), Grader(context.correct), recipe.seed)
-    found = await apply_filters(chains, settings.filters, *args)
-    dropped = [(chain.task, rule, reason) for chain, rule, reason in found.dropped]
-    return Selected([chain.task for chain in found.kept], dropped, found.cuts)
+    recipe, demonstrations = context.recipe, [(task, ()) for task in tasks]
+    args = (make_byte_level_dialect(recipe), Grader(context.verdict_reward), recipe.seed)
+    result = await apply_filters(demonstrations, settings.filters, *args)
+    dropped = [(demonstration.task, rule, reason) for demonstration, rule, reason in result.dropped]
+    return SelectionResult(
+        [demonstration.task for demonstration in result.accepted], dropped, result.stages
+    )
 
 
-def _joined(parts: Sequence[Selected]) -> tuple[Any, ...]:
-    dropped = [left for part in parts for left in part.dropped]
-    return parts[-1].kept, dropped, [cut for part in parts for cut in part.cuts]
+def _merge_results(results: Sequence[SelectionResult]) -> tuple[Any, ...]:
+    dropped = [item for result in results for item in result.dropped]
+    return results[-1].selected, dropped, [stage for result in results for stage in result.stages]
 
 
-async def tally(
-    context: Context,
-    work: str,
-    tallies: Tallies,
-    who: str,
+async def tally_samples(
+    context: RunContext,
+    phase: str,
+    tallies: TallyJournal,
+    label: str,
     tasks: Sequence[Task],
     samples: int,
-    is_right: IsRight,
+    is_correct: CorrectnessCheck,
 ) -> None:
-    """Sample every question that has no tally yet, as the part of a run that is called `work`."""
-    part = f"{work}: {who}"
+    """Sample every question that has no tally yet, as the part of a run that is called `phase`."""
+    event_name = f"{phase}: {label}"
 
     def on_task(done: int) -> None:
-        found = tallies.of(who).values()
-        right, of = sum(t.right for t in found), sum(t.of for t in found)
-        context.emit(JobsDone(part, done, f"right {right}/{of}"))
+        found = tallies.get_tallies(label).values()
+        correct, total = sum(t.num_correct for t in found), sum(t.num_graded for t in found)
+        context.emit(JobsCompleted(event_name, done, f"right {correct}/{total}"))
 
     concurrency = context.recipe.evaluation.concurrency
-    with during(context.emit, part, len(tasks), "jobs"):
-        await sample(tallies, who, tasks, samples, concurrency, is_right, on_task)
+    with track_phase(context.emit, event_name, len(tasks), "jobs"):
+        await sample_answers(tallies, label, tasks, samples, concurrency, is_correct, on_task)
 
 
-async def _toolless(
-    context: Context, models: Mapping[str, Path], name: str, settings: Select
-) -> IsRight:
+async def _make_closed_book_check(
+    context: RunContext, models: Mapping[str, Path], name: str, settings: SelectConfig
+) -> CorrectnessCheck:
     """Return the check of samples without tools: of a model of this run, or of the recipe's
     teacher."""
     if name != TEACHER:
         count = settings.questions * settings.samples
-        how = resolve_sampling(settings, models[name], context.emit, several=True)
-        return rolled_out(context, f"select: {TOOLLESS}", models[name], [], count, how)
+        decoding = resolve_decoding(settings, models[name], context.emit, needs_variety=True)
+        return make_rollout_check(
+            context, f"select: {CLOSED_BOOK}", models[name], [], count, decoding
+        )
     recipe = context.recipe
-    chat = await make_chat(context, recipe.teacher, context.folder.selected)
-    how = resolve_sampling(settings, Path(recipe.teacher.model or ""), context.emit, several=True)
-    prompted = make_prompted(recipe, chat, [], how)
-    grader = Grader(context.correct)
+    chat = await open_chat_model(context, recipe.teacher, context.folder.select_folder)
+    decoding = resolve_decoding(
+        settings, Path(recipe.teacher.model or ""), context.emit, needs_variety=True
+    )
+    agent = make_prompted_agent(recipe, chat, [], decoding)
+    grader = Grader(context.verdict_reward)
 
-    async def is_right(task: Task, key: str) -> bool | None:
-        attempt = await prompted.attempt(task, f"{recipe.seed}:{key}")
+    async def is_correct(task: Task, key: str) -> bool | None:
+        attempt = await agent.attempt(task, f"{recipe.seed}:{key}")
         if attempt.failed:
             raise UserError(
                 f"the teacher did not answer ({attempt.detail.rstrip('.')}): run the same command"
                 " again, which resumes here."
             )
-        return await grader.right(task, attempt.steps)
+        return await grader.grade(task, attempt.steps)
 
-    return is_right
+    return is_correct
 
 
-def rolled_out(
-    context: Context,
-    part: str,
+def make_rollout_check(
+    context: RunContext,
+    name: str,
     model: Path,
     tools: Sequence[AnyTool],
     count: int,
-    how: Decoding,
-) -> IsRight:
+    decoding: Decoding,
+) -> CorrectnessCheck:
     """Return the check of rollouts of a model, `count` in all, graded by the reward that tells
-    which answers are right. `part` is their name, which their seeds follow from."""
-    recipe, dialect = context.recipe, context.dialect(model)
+    which answers are right. `name` determines their seeds."""
+    recipe, dialect = context.recipe, context.load_dialect(model)
     env = make_environment(recipe, dialect, tools)
-    engine = context.engine(context.policy(model), dialect)
-    seed = zlib.crc32(f"{recipe.seed}:{part}".encode())
+    engine = context.make_engine(context.load_policy_model(model), dialect)
+    seed = zlib.crc32(f"{recipe.seed}:{name}".encode())
     policy = Policy(
-        engine=engine, temperature=how.temperature, truncation=how.truncation, seed=seed
+        engine=engine, temperature=decoding.temperature, truncation=decoding.truncation, seed=seed
     )
-    rubric = answer_rubric(context.judge, context.correct)
-    watch = EvaluationWatch(part, count, recipe.evaluation.max_broken)
+    rubric = make_verdict_rubric(context.judge, context.verdict_reward)
+    monitor = EvaluationMonitor(name, count, recipe.evaluation.max_broken)
 
-    async def is_right(task: Task, key: str) -> bool | None:
-        trajectory = await rollout(task, policy, env, key)
-        watch.add(trajectory)
-        await rubric.prepare([trajectory])
+    async def is_correct(task: Task, key: str) -> bool | None:
+        trajectory = await run_rollout(task, policy, env, key)
+        monitor.add(trajectory)
+        await rubric.score_async_rewards([trajectory])
         await rubric.score([trajectory])
-        return False if trajectory.status is Status.ERROR else trajectory.right
+        return False if trajectory.status is Status.ERROR else trajectory.is_correct
 
-    return is_right
+    return is_correct
 
 
-def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
+def collect_trained_questions(context: RunContext, models: Mapping[str, Path]) -> set[str]:
     """Return the questions of supervised training, in their normal form: those of the stages so far
     that showed tools, and without any stage those of the recipe's demonstrations."""
-    recipe, inputs = context.recipe, context.inputs
+    recipe, data_source = context.recipe, context.data_source
     found: list[Task] = []
     for name, stage in recipe.stages.items():
-        if name not in models or getattr(stage, "data", None) in toolless(recipe):
+        if name not in models or getattr(stage, "data", None) in list_toolless_datasets(recipe):
             continue
-        args = (context.dialect(models[name]), context.schemas)
+        args = (context.load_dialect(models[name]), context.schemas)
         if isinstance(stage, Sft) and stage.filters:
-            shown = read_demonstrations(context.folder.stage(name).path / "data" / DEMONSTRATIONS)
-            found += [task for task, _ in shown]
+            demonstrations = read_demonstrations(
+                context.folder.stage(name).path / "data" / DEMONSTRATIONS_FILE
+            )
+            found += [task for task, _ in demonstrations]
         elif isinstance(stage, Sft):
-            found += [t.task for t in inputs.trajectories(stage.data, stage.examples, *args)]
-        elif isinstance(stage, Pairs):
-            found += [t.task for t, _ in inputs.pairs(stage.data, stage.examples, *args)]
+            found += [t.task for t in data_source.trajectories(stage.data, stage.examples, *args)]
+        elif isinstance(stage, Contrastive):
+            found += [t.task for t, _ in data_source.pairs(stage.data, stage.examples, *args)]
     if not recipe.stages and (file := recipe.demonstrations) is not None:
-        found += [task for task, _ in read_shown(file, recipe.max_left_out)[0]]
-    return {normal_form(task.question) for task in found}
+        found += [task for task, _ in read_any_demonstrations(file, recipe.max_left_out)[0]]
+    return {normalise_text(task.question) for task in found}
 
 
-def _write(
-    context: Context, found: Selected, tallies: Tallies, settings: Select, folder: Path
+def _write_selection(
+    context: RunContext,
+    result: SelectionResult,
+    tallies: TallyJournal,
+    settings: SelectConfig,
+    folder: Path,
 ) -> None:
     recipe = context.recipe
-    if not found.kept:
-        counts = ", ".join(f"{cut.before - cut.after} by {cut.name}" for cut in found.cuts)
+    if not result.selected:
+        counts = ", ".join(
+            f"{stage.before - stage.after} by {stage.name}" for stage in result.stages
+        )
         raise UserError(
             f"no question is left to learn from ({counts}): raise select.most or select.questions,"
             " or set select.overlap=keep."
         )
-    write_tasks(found.kept, folder / "tasks.jsonl")
-    left = (
+    write_tasks(result.selected, folder / "tasks.jsonl")
+    dropped = (
         replace(task, meta=task.meta | {"dropped_by": rule, "reason": reason})
-        for task, rule, reason in found.dropped
+        for task, rule, reason in result.dropped
     )
-    write_tasks(left, folder / "dropped.jsonl")
+    write_tasks(dropped, folder / "dropped.jsonl")
     figures = {
-        f"{tally.right} of {tally.of} right {how} tools": {"questions": float(count)}
-        for who, how in ((TOOLLESS, "without"), (SOLVER, "with"))
-        for tally, count in sorted(Counter(tallies.of(who).values()).items())
+        f"{tally.num_correct} of {tally.num_graded} right {preposition} tools": {
+            "questions": float(count)
+        }
+        for label, preposition in ((CLOSED_BOOK, "without"), (SOLVER, "with"))
+        for tally, count in sorted(Counter(tallies.get_tallies(label).values()).items())
     }
-    card = Card(
+    card = DataCard(
         f"{recipe.recipe}: questions to learn from",
         "questions",
         recipe.seed,
         settings.model_dump(mode="json"),
-        found.cuts,
+        result.stages,
         figures,
-        few(found.examples),
+        pick_examples(result.examples),
     )
-    write_card(card, folder)
+    write_data_card(card, folder)
 
 
 # -- a run of its own --------------------------------------------------------------------------
 
 
-def select(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
+def select(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
     """Select what is left to select, then write the report, which is also returned. Raises
     UserError as `select_questions` does."""
-    return run_async(_alone(recipe, out, events))
+    return run_async(_run_select_recipe(recipe, out, events))
 
 
-async def _alone(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
-    began = time.perf_counter()
-    async with open_context(recipe, out, events) as context:
+async def _run_select_recipe(recipe: Recipe, out: Path, events: EventBus) -> dict[str, Any]:
+    started = time.perf_counter()
+    async with open_run_context(recipe, out, events) as context:
         assert recipe.select is not None
-        if acts(recipe):
+        if uses_tools(recipe):
             await context.open_tools()
         else:
-            context.write_world()
+            context.write_data_files()
         if recipe.model is not None:
             await measure_knowledge(context, recipe.model)
-        models = {"start": context.first_model()} if recipe.select.reads else {}
-        kept = await select_questions(context, models)
+        models = {"start": context.prepare_first_model()} if recipe.select.sampled_models else {}
+        selected = await select_questions(context, models)
         report = build_report(
             recipe=recipe.recipe,
             seed=recipe.seed,
             device=str(context.device),
-            stages=[StageRecord("select", time.perf_counter() - began)],
+            stages=[StageSummary("select", time.perf_counter() - started)],
             evals={},
             comparisons=[],
             extra={
-                "selected": len(kept),
+                "selected": len(selected),
                 "config": dump_recipe(recipe),
-                "versions": context.versions(),
+                "versions": context.collect_versions(),
             },
         )
         write_report(report, context.folder.report_json)
-        write_html(report, {}, {}, context.folder.report_html)
+        write_report_page(report, {}, {}, context.folder.report_html)
     return report

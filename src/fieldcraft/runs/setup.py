@@ -9,39 +9,39 @@ from typing import Any
 
 import torch
 
-from fieldcraft.config.recipe import Recipe, acts
-from fieldcraft.config.sampling import sample_notes
+from fieldcraft.config.recipe import Recipe, uses_tools
+from fieldcraft.config.sampling import describe_sample_counts
 from fieldcraft.dialects import BaseDialect
-from fieldcraft.dialects.templates import shows_date
-from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.envs.environment import same_names
+from fieldcraft.dialects.chat_template import shows_date
+from fieldcraft.engine.attention import require_plain_attention
+from fieldcraft.envs.environment import check_duplicate_names
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
-from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import make_correct, open_judge
-from fieldcraft.runs.chosen import Chosen
+from fieldcraft.rewards.judge import JudgeReward
+from fieldcraft.runs.build import make_verdict_reward, open_judge
+from fieldcraft.runs.dialect_choice import DialectChoice
 from fieldcraft.runs.dialects import choose_dialect, load_dialect
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sources import Inputs
-from fieldcraft.runs.tool_notes import look_at_tool
-from fieldcraft.train.lora import Adapter
+from fieldcraft.runs.inputs import EnvironmentData, make_data_source
+from fieldcraft.runs.sources import DataSource
+from fieldcraft.runs.tool_notes import check_tool
+from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import (
     choose_device,
-    empty_model,
+    describe_aux_losses,
     load_model,
-    loss_notes,
+    make_empty_model,
 )
-from fieldcraft.train.train_mode import dropout_notes
-from fieldcraft.train.twin import LARGEST, refuse_unlike_plain, require_plain
+from fieldcraft.train.train_mode import describe_dropout
+from fieldcraft.train.twin import MAX_TWIN_PARAMETERS, require_forward_parity, require_twin_parity
 from fieldcraft.types import Task, Trajectory, UserError
 
 # Graders that take their time or cost money, so that demonstrations are left to the run.
-ASKED = (JUDGE, "unit_tests", "stdin_tests")
+EXPENSIVE_GRADERS = (JUDGE, "unit_tests", "stdin_tests")
 
 
-class Unasked(StatelessReward):
+class PlaceholderReward(StatelessReward):
     """A grader that takes its time or costs money, and is not asked: it gives every answer the same
     score, by which it passes for right, or None, which is no verdict."""
 
@@ -53,45 +53,51 @@ class Unasked(StatelessReward):
         return [self.score] * len(group)
 
 
-def unasked(recipe: Recipe) -> list[str]:
+def list_deferred_graders(recipe: Recipe) -> list[str]:
     """Return the graders that the run will ask. A judge that is not there will grade nothing,
     unless it has to grade everything, which is refused."""
     has_judge = recipe.judge.url is not None or recipe.correct == JUDGE
-    return [name for name in ASKED if name != JUDGE or has_judge]
+    return [name for name in EXPENSIVE_GRADERS if name != JUDGE or has_judge]
 
 
 @dataclass
-class Setup:
+class CheckContext:
     """Objects of the checks, found piece by piece. Each step notes what it found and yields or
     raises what is wrong."""
 
     recipe: Recipe
     draft: Path
     device: torch.device = field(init=False)
-    inputs: Inputs = field(init=False)
+    data_source: DataSource = field(init=False)
     tasks: list[Task] = field(init=False)  # to train and to test on
     schemas: list[dict[str, Any]] = field(init=False)  # of the tools
-    judge: Judge | None = field(init=False)
-    chosen: Chosen = field(init=False)
+    judge: JudgeReward | None = field(init=False)
+    dialect_choice: DialectChoice = field(init=False)
     dialect: BaseDialect = field(init=False)
-    shapes: Any = field(init=False)  # the model without its weights
+    meta_model: Any = field(init=False)  # the model without its weights
     config: Any = field(init=False)  # transformers' text configuration
     parameters: int = field(init=False)
-    trained: int = field(init=False)  # of the parameters, or those of an adapter on them
+    trainable_parameters: int = field(
+        init=False
+    )  # of the parameters, or those of an adapter on them
 
-    def find_device(self, notes: list[str]) -> Iterator[str]:
-        others = self.recipe.cluster.does_all  # processes, that have devices of their own
-        self.device = choose_device("cpu" if others else self.recipe.device)
+    def load_device(self, notes: list[str]) -> Iterator[str]:
+        uses_cluster = (
+            self.recipe.cluster.trains_and_samples
+        )  # processes, that have devices of their own
+        self.device = choose_device("cpu" if uses_cluster else self.recipe.device)
         notes.append(str(self.device))
         yield from ()
 
-    def find_questions(self, notes: list[str]) -> Iterator[str]:
-        self.inputs = make_inputs(self.recipe).reduced()
-        self.inputs.unasked = unasked(self.recipe)
-        self.inputs.correct = make_correct(self.recipe, *map(Unasked, self.inputs.unasked))
-        train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
-        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
-        notes += sample_notes(self.recipe.evaluation.samples, test)
+    def load_questions(self, notes: list[str]) -> Iterator[str]:
+        self.data_source = make_data_source(self.recipe).small_copy()
+        self.data_source.deferred_graders = list_deferred_graders(self.recipe)
+        self.data_source.verdict_reward = make_verdict_reward(
+            self.recipe, *map(PlaceholderReward, self.data_source.deferred_graders)
+        )
+        train, test = self.data_source.train_tasks(), self.data_source.evaluation_tasks()
+        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.data_source.warnings()]
+        notes += describe_sample_counts(self.recipe.evaluation.samples, test)
         if not test or not (train or self.recipe.evaluation.tasks):
             raise UserError(
                 f"there are {len(train)} questions to train on and {len(test)} to test on: give"
@@ -99,28 +105,30 @@ class Setup:
             )
         self.tasks = train + test
         heldout = {t.question for t in test if t.meta["split"] == "heldout"}
-        both = heldout & {t.question for t in train}
-        if both and not isinstance(self.inputs, EnvironmentInputs):  # its games may begin alike
+        overlap = heldout & {t.question for t in train}
+        if overlap and not isinstance(
+            self.data_source, EnvironmentData
+        ):  # its games may begin alike
             yield (
-                f"{len(both)} questions are both trained and held out, such as '{min(both)}':"
+                f"{len(overlap)} questions are both trained and held out, such as '{min(overlap)}':"
                 " remove repeated questions."
             )
 
-    def find_tools(self, notes: list[str]) -> Iterator[str]:
+    def load_tools(self, notes: list[str]) -> Iterator[str]:
         """Open the tools, one by one, so that one with a problem hides no other. Those that the run
         does not use stay closed."""
         self.schemas = []
-        for choice in self.recipe.tools if acts(self.recipe) else ():
+        for tool_config in self.recipe.tools if uses_tools(self.recipe) else ():
             try:
-                tools, noted = look_at_tool(self.recipe, choice, self.draft)
+                tools, tool_notes = check_tool(self.recipe, tool_config, self.draft)
             except UserError as error:
                 yield str(error)
                 continue
-            notes += noted
+            notes += tool_notes
             self.schemas += [tool.schema for tool in tools]
-        yield from same_names([schema["function"]["name"] for schema in self.schemas])
+        yield from check_duplicate_names([schema["function"]["name"] for schema in self.schemas])
 
-    def find_judge(self, notes: list[str]) -> Iterator[str]:
+    def load_judge(self, notes: list[str]) -> Iterator[str]:
         judge = self.recipe.judge
         self.judge = run_async(open_judge(judge, cache=None))
         if self.judge is not None:
@@ -129,29 +137,31 @@ class Setup:
             notes.append("none")
         yield from ()
 
-    def find_model(self, notes: list[str]) -> Iterator[str]:
-        self.chosen = choose_dialect(self.recipe)
-        self.recipe = self.recipe.model_copy(update={"dialect": self.chosen.name})
+    def load_first_model(self, notes: list[str]) -> Iterator[str]:
+        self.dialect_choice = choose_dialect(self.recipe)
+        self.recipe = self.recipe.model_copy(update={"dialect": self.dialect_choice.name})
         folder = self.recipe.model
         if folder is None:
             folder = self.draft / "model"
-            write_first_model(self.inputs, folder)
-        shapes = self.shapes = empty_model(folder)
-        refuse_special_attention(shapes)
+            write_first_model(self.data_source, folder)
+        meta_model = self.meta_model = make_empty_model(folder)
+        require_plain_attention(meta_model)
         if self.recipe.model is not None:
-            refuse_unlike_plain(shapes.config)
-        self.config = shapes.config.get_text_config()
-        self.parameters = sum(p.numel() for p in shapes.parameters())
+            require_twin_parity(meta_model.config)
+        self.config = meta_model.config.get_text_config()
+        self.parameters = sum(p.numel() for p in meta_model.parameters())
         if self.recipe.lora is not None:
-            Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
-        self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
+            LoraAdapter(meta_model, self.recipe.lora, self.recipe.seed)  # freezes all but itself
+        self.trainable_parameters = sum(
+            p.numel() for p in meta_model.parameters() if p.requires_grad
+        )
         self.dialect = load_dialect(self.recipe, folder)
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
         if shows_date(self.dialect.tokenizer, self.recipe.template):
             notes.append(f"prompts show the date {self.recipe.date} (date=)")
         if self.recipe.lora is not None:
-            notes.append(f"{self.trained:,} of an adapter")
-        notes += [*loss_notes(shapes.config), *dropout_notes(shapes.config)]
+            notes.append(f"{self.trainable_parameters:,} of an adapter")
+        notes += [*describe_aux_losses(meta_model.config), *describe_dropout(meta_model.config)]
         yield from ()
 
     @property
@@ -161,14 +171,14 @@ class Setup:
         folder = self.recipe.model
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
-    def find_weights(self, notes: list[str]) -> Iterator[str]:
+    def check_weights(self, notes: list[str]) -> Iterator[str]:
         """Check that the weights are there, whole and finite; those of a model that is made here
         are. A small one is compared as by a trainer."""
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
         elif self.recipe.model is not None:
-            small = self.parameters <= LARGEST
-            dtype = self.recipe.policy_dtype if small else "bfloat16"
+            is_small = self.parameters <= MAX_TWIN_PARAMETERS
+            dtype = self.recipe.policy_dtype if is_small else "bfloat16"
             model = load_model(self.recipe.model, torch.device("cpu"), dtype)
-            if small:
-                require_plain(model, dtype)
+            if is_small:
+                require_forward_parity(model, dtype)

@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.evals.fidelity import judge_by_tool, summarise_fidelity
-from fieldcraft.evals.metrics import share_right
-from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.records.events import Sink
-from fieldcraft.rollout.loop import Policy, Simulator, rollout
+from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evals.fidelity import judge_against_tool, summarise_fidelity
+from fieldcraft.evals.summary import compute_accuracy
+from fieldcraft.records.events import EventHandler
+from fieldcraft.rollout.loop import Policy, Simulator, run_rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.build import SEARCH, open_correct
+from fieldcraft.runs.build import SEARCH_TOOL, open_verdict_reward
 from fieldcraft.types import Task, Tool, Trajectory, UserError
-from fieldcraft.worlds.base import Verdicts
+from fieldcraft.worlds.base import SimulationVerdicts
 
 
 async def measure_simulator(
-    agent: Agent, tasks: Sequence[Task], name: str, emit: Sink
+    agent: Agent, tasks: Sequence[Task], name: str, emit: EventHandler
 ) -> dict[str, Any]:
     """Return how faithfully an agent simulates its search, and what that does to its answers.
 
@@ -28,49 +28,57 @@ async def measure_simulator(
     at the temperatures of the run's first simulated stage (1 without one), with the run's seed.
     Raises UserError for an agent without a search.
     """
-    env = await agent.environment()
-    search = next((tool for tool in env.tools if tool.name == SEARCH), None)
+    env = await agent.open_environment()
+    search = next((tool for tool in env.tools if tool.name == SEARCH_TOOL), None)
     if not isinstance(search, Tool):
-        raise UserError("a simulator is held against a search: give --index or --search-url.")
-    temperature, simulator_temperature = _temperatures(agent.recipe)
+        raise UserError("a simulator is compared with a real search: give --index or --search-url.")
+    temperature, simulator_temperature = _find_temperatures(agent.recipe)
     policy = Policy(engine=agent.engine, temperature=temperature, seed=agent.recipe.seed)
-    writer = replace(policy, temperature=simulator_temperature)
+    simulator_policy = replace(policy, temperature=simulator_temperature)
 
-    correct = await open_correct(agent.recipe)
+    verdict_reward = await open_verdict_reward(agent.recipe)
 
-    async def sampled(kind: str, simulator: Simulator | None) -> list[Trajectory]:
-        return await evaluate(
+    async def run_rollouts(kind: str, simulator: Simulator | None) -> list[Trajectory]:
+        return await evaluate_tasks(
             tasks,
-            lambda task, key: rollout(task, policy, env, key, simulator),
-            answer_rubric(correct=correct),
+            lambda task, key: run_rollout(task, policy, env, key, simulator),
+            make_verdict_rubric(verdict_reward=verdict_reward),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
             emit,
-            most_broken=agent.recipe.evaluation.max_broken,
+            max_broken=agent.recipe.evaluation.max_broken,
         )
 
-    dreamt = await sampled("simulated", PolicySimulator(writer))
-    real = await sampled("real", None)
+    simulated = await run_rollouts("simulated", PolicySimulator(simulator_policy))
+    real = await run_rollouts("real", None)
     return {
         "n": len(tasks),
         "temperature": temperature,
         "simulator_temperature": simulator_temperature,
         "seed": agent.recipe.seed,
-        "em_simulated": share_right(dreamt),
-        "em_real": share_right(real),
-        "fidelity": summarise_fidelity(await _verdicts(agent, dreamt, search)),
+        "em_simulated": compute_accuracy(simulated),
+        "em_real": compute_accuracy(real),
+        "fidelity": summarise_fidelity(await _judge_simulations(agent, simulated, search)),
     }
 
 
-async def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> Verdicts:
+async def _judge_simulations(
+    agent: Agent, simulated: Sequence[Trajectory], tool: Tool
+) -> SimulationVerdicts:
     """Judge by the run's own world where that can tell, else by what its search returns."""
-    found: Verdicts = []
-    for trajectory in dreamt:
-        by_world = agent.inputs.judge(trajectory) if agent.inputs is not None else None
-        found += await judge_by_tool(tool, trajectory) if by_world is None else by_world
-    return found
+    verdicts: SimulationVerdicts = []
+    for trajectory in simulated:
+        world_verdicts = (
+            agent.data_source.judge_simulations(trajectory)
+            if agent.data_source is not None
+            else None
+        )
+        verdicts += (
+            await judge_against_tool(tool, trajectory) if world_verdicts is None else world_verdicts
+        )
+    return verdicts
 
 
-def _temperatures(recipe: Recipe) -> tuple[float, float]:
+def _find_temperatures(recipe: Recipe) -> tuple[float, float]:
     found = (stage.simulation_temperatures for stage in recipe.stages.values())
-    return next((both for both in found if both is not None), (1.0, 1.0))
+    return next((temperatures for temperatures in found if temperatures is not None), (1.0, 1.0))

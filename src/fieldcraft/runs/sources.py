@@ -10,89 +10,103 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.left_out import refuse_much_left_out
-from fieldcraft.data.unseen import asked_again
-from fieldcraft.dialects.demonstrations import Unwritable, encode_demonstration
-from fieldcraft.dialects.naming import CALLED
-from fieldcraft.types import Action, Dialect, Reward, Step, Task, Thought, Trajectory, UserError
-from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
+from fieldcraft.data.rejected_records import require_few_rejected
+from fieldcraft.data.unseen import make_unseen_name_tasks
+from fieldcraft.dialects.encoding import DemonstrationEncodingError, encode_demonstration
+from fieldcraft.dialects.tool_names import CALLED_KEY
+from fieldcraft.types import (
+    DemoStep,
+    Dialect,
+    Reward,
+    Task,
+    Thought,
+    ToolCall,
+    Trajectory,
+    UserError,
+)
+from fieldcraft.worlds.base import SimulationVerdicts, TrajectoryPair, WorldOracle
 
-Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
+ToolSchemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.encode_prompt` takes them
 
 
-class Doubt(str):
+class CheckWarning(str):
     """A note that the user should look at, though it stops no run."""
 
 
-class Inputs(ABC):
-    """Examples that stages ask for. Every method is a function of the recipe, and of `correct`,
-    which tells which answers are right; None: as the recipe says, without a judge. Graders by the
-    names in `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged
-    by."""
+class DataSource(ABC):
+    """Examples that stages ask for. Every method is a function of the recipe, and of
+    `verdict_reward`, which tells which answers are right; None: as the recipe says, without a
+    judge. Graders by the names in `deferred_graders` say nothing yet: every answer passes for
+    right, which a pair cannot be judged by."""
 
     recipe: Recipe
-    correct: Reward | None = None
-    unasked: Collection[str] = ()
+    verdict_reward: Reward | None = None
+    deferred_graders: Collection[str] = ()
 
     @abstractmethod
-    def write_world(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         """Write what the run is about as files: `corpus.jsonl` and questions."""
 
     @abstractmethod
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[Trajectory]:
-        """Return at most `count` of the data set `data` of a stage. Raises UserError if it is
+        """Return at most `count` of the data set `dataset` of a stage. Raises UserError if it is
         unknown."""
 
     @abstractmethod
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
         """Return the same as questions and steps, right or wrong, which filters look at. Raises
         UserError if it is unknown or has no steps."""
 
-    def encoded(
-        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    def encode_demonstrations(
+        self,
+        demonstrations: Sequence[tuple[Task, Sequence[DemoStep]]],
+        dialect: Dialect,
+        tools: ToolSchemas,
     ) -> list[Trajectory]:
         """Return filtered demonstrations as trajectories. Raises UserError if none can be used."""
-        return [encode_demonstration(*each, dialect, tools) for each in shown]
+        return [
+            encode_demonstration(*demonstration, dialect, tools) for demonstration in demonstrations
+        ]
 
     @abstractmethod
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: ToolSchemas
     ) -> list[TrajectoryPair]:
-        """Return at most `count` of the pairs `data` of a stage. Raises UserError if they are
+        """Return at most `count` of the pairs `dataset` of a stage. Raises UserError if they are
         unknown."""
 
-    def notes(self, data: str, dialect: Dialect, tools: Schemas) -> list[str]:
-        """Return how many examples of the data set `data` are left out, by the reason, and doubts
-        about the others."""
+    def dataset_notes(self, dataset: str, dialect: Dialect, tools: ToolSchemas) -> list[str]:
+        """Return how many examples of the data set `dataset` are left out, by the reason, and
+        doubts about the others."""
         return []
 
-    def notes_of_shown(self, data: str) -> list[str]:
-        """Return the same notes on what `shown` returns."""
+    def demonstration_notes(self, dataset: str) -> list[str]:
+        """Return the same notes on what `demonstration_steps` returns."""
         return []
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
     def evaluation_tasks(self) -> list[Task]:
-        """Return the questions to test on. Those of the leading split are asked once more with
-        tools under names that no training shows, where the recipe has such names and the questions
-        do not say themselves by which names they call."""
-        asked, leading = self.test_tasks(), self.recipe.evaluation.leading
+        """Return the questions to test on. If the recipe has tool names that no training contains,
+        those of the leading split that do not state the names of their tools come again with
+        them."""
+        tasks, leading = self.test_tasks(), self.recipe.evaluation.leading_split
         if not any(tool.unseen for tool in self.recipe.tools):
-            return asked
-        first = (task for task in asked if task.meta["split"] == leading)
-        return asked + asked_again(task for task in first if CALLED not in task.meta)
+            return tasks
+        first = (task for task in tasks if task.meta["split"] == leading)
+        return tasks + make_unseen_name_tasks(task for task in first if CALLED_KEY not in task.meta)
 
     @abstractmethod
     def test_tasks(self) -> list[Task]:
         """Return the questions of the splits of the evaluation."""
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> WorldOracle:
         """Oracle that knows the best way to answer. Raises UserError where there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
 
@@ -105,22 +119,22 @@ class Inputs(ABC):
             oracle = self.oracle
         except UserError as error:
             raise UserError(
-                f"task '{task.id}' has no plan that a teacher could be shown: give the questions a"
-                " plan in their metadata, or set teacher.shown: answer."
+                f"task '{task.id}' has no plan for the prompt of the teacher: write a plan into the"
+                " metadata of the questions, or set teacher.shown: answer."
             ) from error
-        return written_way(oracle.demonstration(task), dialect)
+        return render_plan(oracle.demonstration(task), dialect)
 
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return the steps with which a team of scripted agents answers. Raises UserError where
         there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
 
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return the steps with which one scripted agent answers. Raises UserError where there is
         none."""
         raise UserError("the questions have no agent: set teacher.model to have a model as one.")
 
-    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
         """Return a verdict on each simulated call; None where only the real tool can tell."""
         return None
 
@@ -129,42 +143,44 @@ class Inputs(ABC):
         anything else; none where nothing depends on what it knows."""
         return []
 
-    def knowing(self, rates: Mapping[str, float]) -> Inputs:
+    def with_probe_rates(self, rates: Mapping[str, float]) -> DataSource:
         """Return the same for a model whose share of right answers to each probe is known."""
         return self
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return the differences from what the recipe asks, a sentence each."""
         return []
 
-    def remarks_on_corpus(self) -> list[str]:
+    def corpus_warnings(self) -> list[str]:
         """Return the passages that are left out, a sentence for each reason; this reads all of
         them."""
         return []
 
-    def reduced(self) -> Inputs:
+    def small_copy(self) -> DataSource:
         """Return inputs with less to make, of which examples are looked at before a run."""
         return self
 
 
-def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
+def render_plan(steps: Sequence[DemoStep], dialect: Dialect) -> str:
     """Return the thoughts and calls among the steps of a demonstration."""
     lines = []
     for step in steps:
         match step:
             case Thought(text):
                 lines.append(text)
-            case Action():
-                lines.append(dialect.write_action(step))
+            case ToolCall():
+                lines.append(dialect.render_call(step))
     return "\n".join(lines)
 
 
-def agreed(path: Path, refused: Sequence[Unwritable], total: int, most: float) -> Counter[str]:
+def count_encoding_errors(
+    path: Path, errors: Sequence[DemonstrationEncodingError], total: int, max_share: float
+) -> Counter[str]:
     """Return the reasons for which demonstrations of a file cannot be written in the dialect, with
-    their counts. Raises UserError for more than the share `most` of them."""
-    reasons = Counter(error.reason.removeprefix("with ") for error in refused)
-    if len(refused) == total > 0:
-        raise refused[0]
-    if refused:
-        refuse_much_left_out(path, total, reasons, most, str(refused[0]).removesuffix("."))
+    their counts. Raises UserError for more than the share `max_share` of them."""
+    reasons = Counter(error.reason.removeprefix("with ") for error in errors)
+    if len(errors) == total > 0:
+        raise errors[0]
+    if errors:
+        require_few_rejected(path, total, reasons, max_share, str(errors[0]).removesuffix("."))
     return reasons

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fieldcraft.records.reading import Damaged, read_json
-from fieldcraft.records.remedies import put_aside
-from fieldcraft.records.rollouts import ROLLOUTS
-from fieldcraft.records.timeline import TIMELINE
+from fieldcraft.records.reading import DamagedFileError, read_json
+from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.timeline import TIMELINE_FILE
+from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory
 
@@ -31,13 +31,13 @@ class StageFolder:
     @property
     def timeline(self) -> Path:
         """Rows of a stage of reinforcement learning, one a step: who was at work."""
-        return self.path / TIMELINE
+        return self.path / TIMELINE_FILE
 
     @property
     def rollouts(self) -> Path:
         """Rollouts of a stage of reinforcement learning: a group of a few steps, see
-        records/rollouts.py."""
-        return self.path / ROLLOUTS
+        records/training_rollouts.py."""
+        return self.path / ROLLOUTS_FOLDER
 
     @property
     def model(self) -> Path:
@@ -55,12 +55,12 @@ class StageFolder:
         return self.path / "stage.json"
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.record.exists()
 
     def read_record(self) -> dict[str, Any]:
         """Return `seconds` and `metrics`. Raises UserError for a file that is damaged."""
-        advice = f"{put_aside(self.path)} to train this stage again"
+        advice = f"{advise_renaming(self.path)} to train this stage again"
         found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
         return found
 
@@ -78,42 +78,42 @@ class EvaluationFiles:
     summary: Path
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """Return all trajectories, and the seconds that they took. Raises UserError as `each`
+        """Return all trajectories, and the seconds that they took. Raises UserError as `iterate`
         does."""
-        return list(self.each()), self._record()["seconds"]
+        return list(self.iterate()), self._read_record()["seconds"]
 
-    def each(self) -> Iterator[Trajectory]:
+    def iterate(self) -> Iterator[Trajectory]:
         """Yield the trajectories, read one by one, and only as far as the caller goes. Raises
         UserError where they are damaged, or at the end if they are not as many as the summary is
         of."""
-        summary = self._record()["summary"]
-        wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
+        summary = self._read_record()["summary"]
+        expected = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
         count = 0
         for trajectory in read_trajectories(self.trajectories, self._advice):
             yield trajectory
             count += 1
-        if count != wanted:
-            raise Damaged(
-                f"{self.trajectories} holds {count} trajectories instead of {wanted};"
+        if count != expected:
+            raise DamagedFileError(
+                f"{self.trajectories} holds {count} trajectories instead of {expected};"
                 f" {self._advice}."
             )
 
     def read_summary(self) -> dict[str, Any]:
         """Return the figures. Raises UserError for a file that is damaged."""
-        found: dict[str, Any] = self._record()["summary"]
+        found: dict[str, Any] = self._read_record()["summary"]
         return found
 
-    def _record(self) -> dict[str, Any]:
+    def _read_record(self) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
         return found
 
     @property
     def _advice(self) -> str:
-        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
+        return f"{advise_renaming(self.summary)} and run the recipe again, which evaluates anew"
 
 
 class _Part(BaseModel):

@@ -5,26 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fieldcraft.agents.question_team import DEEPER, JOINING
-from fieldcraft.agents.team import Seat, Seated, Team
+from fieldcraft.agents.question_writers import DEPTH_WRITERS, WIDTH_WRITERS
+from fieldcraft.agents.team import Team, TeamAgent, TeamMember
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.funnel import Card, few
+from fieldcraft.data.funnel import DataCard, pick_examples
 from fieldcraft.data.grading import Grader
-from fieldcraft.data.sources import write_tasks
-from fieldcraft.data.synthesis import DEPTH, WIDTH, ChatMaker, Drafts, Maker, WorldMaker, synthesise
-from fieldcraft.evals.cards import write_card
-from fieldcraft.records.events import Events, JobsDone, during
+from fieldcraft.data.synthesis import (
+    DEPTH,
+    WIDTH_KINDS,
+    DraftJournal,
+    ModelQuestionGenerator,
+    QuestionGenerator,
+    WorldQuestionGenerator,
+    synthesise,
+)
+from fieldcraft.data.tasks import write_tasks
+from fieldcraft.evals.cards import write_data_card
+from fieldcraft.records.events import EventBus, JobsCompleted, track_phase
 from fieldcraft.records.files import make_folder
-from fieldcraft.runs.context import Context, open_context
-from fieldcraft.runs.inputs import WorldInputs
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.teachers import make_chat, make_prompted, make_seated, teacher_sampling
+from fieldcraft.runs.context import RunContext, open_run_context
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.inputs import WorldData
+from fieldcraft.runs.teachers import (
+    make_prompted_agent,
+    make_team_agent,
+    open_chat_model,
+    resolve_teacher_decoding,
+)
 from fieldcraft.types import UserError
 
-FOLDER = "synthesis"
+SYNTHESIS_FOLDER = "synthesis"
 
 
-def synthesise_for(recipe: Recipe, out: Path, depth: int, width: int, events: Events) -> Path:
+def synthesise_questions(
+    recipe: Recipe, out: Path, depth: int, width: int, events: EventBus
+) -> Path:
     """Make `depth` and `width` questions, or what is left of them, and return the folder with
     `tasks.jsonl`, `card.json` and `card.html`.
 
@@ -33,83 +48,94 @@ def synthesise_for(recipe: Recipe, out: Path, depth: int, width: int, events: Ev
     return run_async(_synthesise(recipe, out, depth, width, events))
 
 
-async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events: Events) -> Path:
-    async with open_context(recipe, out, events) as context:
-        maker = await _maker(context)
-        folder = context.folder.path / FOLDER
-        drafts = Drafts(folder / "drafts.jsonl")
-        wanted = _wanted(maker, depth, width)
+async def _synthesise(recipe: Recipe, out: Path, depth: int, width: int, events: EventBus) -> Path:
+    async with open_run_context(recipe, out, events) as context:
+        generator = await _make_generator(context)
+        folder = context.folder.path / SYNTHESIS_FOLDER
+        drafts = DraftJournal(folder / "drafts.jsonl")
+        counts = _count_by_kind(generator, depth, width)
 
-        def on_kept(kept: int) -> None:
-            events(JobsDone(FOLDER, kept, f"of {len(drafts.found)} drafts"))
+        def on_accepted(accepted: int) -> None:
+            events(JobsCompleted(SYNTHESIS_FOLDER, accepted, f"of {len(drafts.drafts)} drafts"))
 
-        with during(events, FOLDER, sum(wanted.values()), "jobs"):
+        with track_phase(events, SYNTHESIS_FOLDER, sum(counts.values()), "jobs"):
             await synthesise(
-                maker, wanted, recipe.seed, drafts, recipe.teacher.concurrency, on_kept
+                generator, counts, recipe.seed, drafts, recipe.teacher.concurrency, on_accepted
             )
-        kept = [task for kind in wanted for task in drafts.kept(kind)[: wanted[kind]]]
-        if not kept:
+        tasks = [
+            task for kind in counts for task in drafts.get_accepted_tasks(kind)[: counts[kind]]
+        ]
+        if not tasks:
             raise UserError(
-                f"none of {len(drafts.found)} drafts became a question, see {drafts.path}: give"
+                f"none of {len(drafts.drafts)} drafts became a question, see {drafts.path}: give"
                 " other questions, or another model."
             )
-        write_tasks(kept, folder / "tasks.jsonl")
-        write_card(_card(recipe, drafts, wanted), folder)
+        write_tasks(tasks, folder / "tasks.jsonl")
+        write_data_card(_make_card(recipe, drafts, counts), folder)
     return folder
 
 
-def _wanted(maker: Maker, depth: int, width: int) -> dict[str, int]:
+def _count_by_kind(generator: QuestionGenerator, depth: int, width: int) -> dict[str, int]:
     """Return the number of questions of each kind: those in width in equal parts."""
-    joins = [kind for kind in WIDTH if kind in maker.kinds]
-    found = {DEPTH: depth} if depth else {}
-    for place, kind in enumerate(joins):
-        if count := width // len(joins) + (place < width % len(joins)):
-            found[kind] = count
-    return found
+    width_kinds = [kind for kind in WIDTH_KINDS if kind in generator.kinds]
+    counts = {DEPTH: depth} if depth else {}
+    for position, kind in enumerate(width_kinds):
+        if count := width // len(width_kinds) + (position < width % len(width_kinds)):
+            counts[kind] = count
+    return counts
 
 
-def _card(recipe: Recipe, drafts: Drafts, wanted: Mapping[str, int]) -> Card:
+def _make_card(recipe: Recipe, drafts: DraftJournal, counts: Mapping[str, int]) -> DataCard:
     figures = {
         kind: {
             "wanted": float(count),
-            "drafts": float(sum(draft.kind == kind for draft in drafts.found)),
-            "kept": float(len(drafts.kept(kind))),
+            "drafts": float(sum(draft.kind == kind for draft in drafts.drafts)),
+            "kept": float(len(drafts.get_accepted_tasks(kind))),
         }
-        for kind, count in wanted.items()
+        for kind, count in counts.items()
     }
-    settings = {"wanted": dict(wanted), "teacher": recipe.teacher.model_dump(mode="json")}
+    settings = {"wanted": dict(counts), "teacher": recipe.teacher.model_dump(mode="json")}
     title = f"{recipe.recipe}: synthesised questions"
-    examples = few(drafts.examples())
-    return Card(title, "drafts", recipe.seed, settings, drafts.cuts(), figures, examples)
+    examples = pick_examples(drafts.list_examples())
+    return DataCard(
+        title, "drafts", recipe.seed, settings, drafts.get_filter_stages(), figures, examples
+    )
 
 
-async def _maker(context: Context) -> Maker:
-    recipe, inputs = context.recipe, context.inputs
-    tasks = [task for task in inputs.train_tasks() if task.answers]
+async def _make_generator(context: RunContext) -> QuestionGenerator:
+    recipe, data_source = context.recipe, context.data_source
+    tasks = [task for task in data_source.train_tasks() if task.answers]
     if recipe.teacher.model is None:
-        if not isinstance(inputs, WorldInputs) or not inputs.world.synthesised:
+        if not isinstance(data_source, WorldData) or not data_source.world.synthesis_kinds:
             raise UserError(
-                "nobody can synthesise questions: set teacher.model, and teacher.url or a"
+                "no generator of questions is configured: set teacher.model, and teacher.url or a"
                 " checkpoint, or use a world that makes questions."
             )
-        return WorldMaker(inputs.world, tasks, Grader(context.correct))
+        return WorldQuestionGenerator(data_source.world, tasks, Grader(context.verdict_reward))
     await context.open_tools()
     if not context.tools:
         raise UserError("questions are synthesised with a tool: add search to tools.")
-    folder = context.folder.path / FOLDER
+    folder = context.folder.path / SYNTHESIS_FOLDER
     make_folder(folder)
-    chat = await make_chat(context, recipe.teacher, folder)
-    how = teacher_sampling(context, recipe.teacher)
+    chat = await open_chat_model(context, recipe.teacher, folder)
+    decoding = resolve_teacher_decoding(context, recipe.teacher)
 
-    def seated(team: Team) -> Seated:
-        prompts = team.seat_prompts(context.tools)
-        seats = {
-            name: Seat(chat, prompt, how.temperature, how.truncation)
+    def make_agent(team: Team) -> TeamAgent:
+        prompts = team.member_prompts(context.tools)
+        members = {
+            name: TeamMember(chat, prompt, decoding.temperature, decoding.truncation)
             for name, prompt in prompts.items()
         }
-        return make_seated(context, team, seats, context.recipe.budget)
+        return make_team_agent(context, team, members, context.recipe.budget)
 
-    closed = make_prompted(recipe, chat, [], how)
-    acting = make_prompted(recipe, chat, context.tools, how)
-    grader = Grader(context.correct)
-    return ChatMaker(tasks, seated(DEEPER), seated(JOINING), closed, acting, grader)
+    closed_book_agent = make_prompted_agent(recipe, chat, [], decoding)
+    tool_agent = make_prompted_agent(recipe, chat, context.tools, decoding)
+    grader = Grader(context.verdict_reward)
+    return ModelQuestionGenerator(
+        tasks,
+        make_agent(DEPTH_WRITERS),
+        make_agent(WIDTH_WRITERS),
+        closed_book_agent,
+        tool_agent,
+        grader,
+    )

@@ -5,53 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fieldcraft.config.choices import ToolChoice
-from fieldcraft.config.names import MCP
+from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.names import MCP_TOOL
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.corpora import Corpus
-from fieldcraft.runs.build import SEARCH, closed_tools
-from fieldcraft.runs.loop import run_async
+from fieldcraft.data.corpora import CorpusFile
+from fieldcraft.runs.build import SEARCH_TOOL, make_prompt_only_tools
+from fieldcraft.runs.event_loop import run_async
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.dense import Encoder
-from fieldcraft.tools.search.index import index_settings
+from fieldcraft.tools.search.dense import TextEncoder
+from fieldcraft.tools.search.index import make_index_settings
 from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import AnyTool
 
 
-def look_at_tool(
-    recipe: Recipe, choice: ToolChoice, draft: Path
+def check_tool(
+    recipe: Recipe, tool_config: ToolConfig, draft: Path
 ) -> tuple[list[AnyTool], list[str]]:
     """Return the tools that one entry of a recipe makes, and notes on them. No index is built.
 
     Raises UserError for an entry that cannot be used.
     """
-    made = closed_tools(recipe.model_copy(update={"tools": (choice,)}))
-    if choice.name == SEARCH:
-        return made, list(_search_notes(recipe, draft))
-    return made, [_server_note(choice, made) if choice.name == MCP else choice.name]
+    tools = make_prompt_only_tools(recipe.model_copy(update={"tools": (tool_config,)}))
+    if tool_config.name == SEARCH_TOOL:
+        return tools, list(_check_search(recipe, draft))
+    return tools, [
+        _describe_server(tool_config, tools) if tool_config.name == MCP_TOOL else tool_config.name
+    ]
 
 
-def _server_note(choice: ToolChoice, made: Sequence[AnyTool]) -> str:
-    names = ", ".join(tool.name for tool in made) or "none"
-    return f"{len(made)} of '{choice.settings['mcp']}': {names}"
+def _describe_server(tool_config: ToolConfig, tools: Sequence[AnyTool]) -> str:
+    names = ", ".join(tool.name for tool in tools) or "none"
+    return f"{len(tools)} of '{tool_config.settings['mcp']}': {names}"
 
 
-def _search_notes(recipe: Recipe, draft: Path) -> Iterator[str]:
+def _check_search(recipe: Recipe, draft: Path) -> Iterator[str]:
     search = recipe.search
     if search.url is not None:
-        remote = RemoteSearchTool(
+        client = RemoteSearchTool(
             search.url, search.topk, search.timeout_seconds, api_key_env=search.api_key_env
         )
-        run_async(remote.check())
+        run_async(client.check())
         yield f"{search.url} answers"
         return
     if recipe.corpus is not None:
-        corpus = Corpus(recipe.corpus, recipe.max_left_out)
-        passages = corpus.ensure(draft / "corpus.jsonl")
+        corpus = CorpusFile(recipe.corpus, recipe.max_left_out)
+        passages = corpus.ensure_passages(draft / "corpus.jsonl")
         yield f"{sum(1 for _ in read_corpus(passages))} passages"
-        yield from corpus.remarks()
+        yield from corpus.warnings()
     else:
         yield "the world's articles"
-    index_settings(search.ranking, search.encoder)
+    make_index_settings(search.ranking, search.encoder)
     if search.encoder is not None:
-        yield f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}"
+        yield f"{TextEncoder(search.encoder).dimensions} dimensions of {search.encoder}"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fieldcraft.config.lineage import met_tools
+from fieldcraft.config.lineage import was_trained_with_tools
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.recipes.exported import exported_met_tools
+from fieldcraft.recipes.exported import read_trained_with_tools
 from fieldcraft.runs.folder import find_model
 
 
-def ever_met_tools(recipe: Recipe, name: str) -> bool:
+def ever_trained_with_tools(recipe: Recipe, name: str) -> bool:
     """Return whether any training of an evaluated model showed it a tool, or let it use one: a
     stage of the recipe, or one of an earlier run whose model this recipe begins with."""
-    return met_tools(recipe, name) or (recipe.model is not None and is_agent(recipe.model))
+    return was_trained_with_tools(recipe, name) or (
+        recipe.model is not None and is_agent(recipe.model)
+    )
 
 
 def is_agent(model: Path) -> bool:
@@ -23,5 +25,5 @@ def is_agent(model: Path) -> bool:
         return False
     run, folder = find_model(model)
     if run is not None:
-        return ever_met_tools(run.recipe, folder.absolute().parent.name)
-    return exported_met_tools(folder)
+        return ever_trained_with_tools(run.recipe, folder.absolute().parent.name)
+    return read_trained_with_tools(folder)

@@ -10,119 +10,133 @@ from typing import Any
 
 import torch
 
-from fieldcraft.cluster.ranks import RanksLost
-from fieldcraft.config.names import Kind, find
+from fieldcraft.cluster.ranks import TrainersLostError
+from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
-from fieldcraft.engine.writing import add_end
-from fieldcraft.records.events import Said
+from fieldcraft.engine.model_files import add_eos_token
+from fieldcraft.records.events import LogMessage
 from fieldcraft.records.files import write_json
-from fieldcraft.rollout.environments import Play
-from fieldcraft.runs.context import Context
-from fieldcraft.runs.material import RankedMaterial, StageMaterial
-from fieldcraft.runs.memory import within_memory
-from fieldcraft.runs.probing import open_probe
-from fieldcraft.train.checkpoint import drop_checkpoints, newest_steps, saved_steps
+from fieldcraft.rollout.environments import EnvironmentRunner
+from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.eval_callback import open_eval_callback
+from fieldcraft.runs.memory import raise_memory_errors
+from fieldcraft.runs.stage_inputs import LocalStageInputs, ShardedStageInputs
+from fieldcraft.train.checkpoint import list_checkpoint_steps, list_newest_steps, prune_checkpoints
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.lora import Adapter
+from fieldcraft.train.lora import LoraAdapter
 from fieldcraft.train.model import load_model
 from fieldcraft.train.saving import save_model
-from fieldcraft.train.stages.base import StageType
+from fieldcraft.train.stages.base import TrainingStage
 from fieldcraft.types import UserError
 
-MOST_DEATHS = 3  # of ranks in a row, without a checkpoint in between
+MAX_RESTARTS = 3  # of ranks in a row, without a checkpoint in between
 
 
-async def train_stage(context: Context, name: str, settings: Stage, start: Path) -> Path:
+async def train_stage(context: RunContext, name: str, settings: Stage, start: Path) -> Path:
     """Train a stage from the model in `start`, if it is not done, and return the folder of its
     model."""
     folder = context.folder.stage(name)
-    if not folder.done:
-        with within_memory(name):
-            await _until_trained(context, name, settings, start)
-    drop_checkpoints(folder.path, newest_steps(folder.path, settings.keep_checkpoints or 0))
+    if not folder.is_done:
+        with raise_memory_errors(name):
+            await _train_with_restarts(context, name, settings, start)
+    prune_checkpoints(folder.path, list_newest_steps(folder.path, settings.keep_checkpoints or 0))
     return folder.model
 
 
-async def _until_trained(context: Context, name: str, settings: Stage, start: Path) -> None:
+async def _train_with_restarts(
+    context: RunContext, name: str, settings: Stage, start: Path
+) -> None:
     """Train a stage to its end. If a rank dies, all are started again, and the stage continues from
     its newest checkpoint, as a run does that was killed. Raises UserError if that leads nowhere."""
-    folder, deaths = context.folder.stage(name).path, 0
+    folder, failures = context.folder.stage(name).path, 0
     while True:
-        before = saved_steps(folder)
+        before = list_checkpoint_steps(folder)
         try:
             return await _train(context, name, settings, start)
-        except RanksLost as lost:
-            deaths = 1 if saved_steps(folder) != before else deaths + 1
-            if deaths == MOST_DEATHS:
+        except TrainersLostError as error:
+            failures = 1 if list_checkpoint_steps(folder) != before else failures + 1
+            if failures == MAX_RESTARTS:
                 raise UserError(
-                    f"ranks of stage '{name}' died {deaths} times without a checkpoint in between:"
-                    " look into Ray's logs (/tmp/ray/session_latest/logs) for the cause, and lower"
-                    " optim.micro_tokens if it was memory."
-                ) from lost
-            done = max(saved_steps(folder), default=0)
-            context.emit(Said(f"{lost}; all are started again, and continue after step {done}"))
+                    f"ranks of stage '{name}' crashed {failures} times without a checkpoint in"
+                    " between: look into Ray's logs (/tmp/ray/session_latest/logs) for the cause,"
+                    " and lower optim.micro_tokens if it was memory."
+                ) from error
+            done = max(list_checkpoint_steps(folder), default=0)
+            context.emit(
+                LogMessage(f"{error}; restarting all ranks; training continues after step {done}")
+            )
 
 
-async def _train(context: Context, name: str, settings: Stage, start: Path) -> None:
-    began = time.perf_counter()
+async def _train(context: RunContext, name: str, settings: Stage, start: Path) -> None:
+    started = time.perf_counter()
     folder = context.folder.stage(name)
-    dialect = context.dialect(start)
+    dialect = context.load_dialect(start)
     tokenizer = dialect.tokenizer
-    budget = _budget(context.recipe, settings)
-    async with context.play(dialect, budget) as play:
-        material = _material(context, name, start, dialect, play)
-        stage = await stage_type(settings).open(settings, material)
-        prepared = time.perf_counter() - began
+    budget = _find_stage_budget(context.recipe, settings)
+    async with context.open_external_environment(dialect, budget) as runner:
+        stage_inputs = _make_stage_inputs(context, name, start, dialect, runner)
+        stage = await find_stage_class(settings).create(settings, stage_inputs)
+        setup_seconds = time.perf_counter() - started
         try:
-            engine = partial(material.engine, stage.trainer)
-            async with open_probe(context, start, stage, play, budget, engine) as probe:
-                rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
+            make_engine = partial(stage_inputs.make_engine, stage.trainer)
+            async with open_eval_callback(
+                context, start, stage, runner, budget, make_engine
+            ) as eval_callback:
+                rows = await run_steps(
+                    stage, settings, folder.path, tokenizer, context.emit, eval_callback
+                )
         finally:
             await stage.close()
     write = partial(stage.trainer.write, tokenizer=tokenizer)
     if context.recipe.lora is not None:
-        context.folder.once(f"{name}/{folder.adapter.name}", write)
-        model = _merged(context, folder.adapter)
-        write = partial(save_model, model=model, tokenizer=tokenizer, said=stage.trainer.said())
-    whole = partial(_write_whole, write, dialect)
-    context.folder.once(f"{name}/{folder.model.name}", whole)
-    seconds = prepared + sum(row["seconds"] for row in rows)
+        context.folder.make_once(f"{name}/{folder.adapter.name}", write)
+        model = _merge_adapter(context, folder.adapter)
+        write = partial(
+            save_model, model=model, tokenizer=tokenizer, probe=stage.trainer.run_probe()
+        )
+    write_final = partial(_write_final_model, write, dialect)
+    context.folder.make_once(f"{name}/{folder.model.name}", write_final)
+    seconds = setup_seconds + sum(row["seconds"] for row in rows)
     write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
 
 
-def _write_whole(write: Callable[[Path], None], dialect: BaseDialect, folder: Path) -> None:
+def _write_final_model(write: Callable[[Path], None], dialect: BaseDialect, folder: Path) -> None:
     """Write a model that stops where the dialect taught it to end its turns."""
     write(folder)
-    add_end(folder, dialect.end.token)
+    add_eos_token(folder, dialect.turn_end.token_id)
 
 
-def _budget(recipe: Recipe, settings: Stage) -> Limits:
+def _find_stage_budget(recipe: Recipe, settings: Stage) -> BudgetConfig:
     """Return the budget of a stage in an environment of others, which is opened once."""
-    return next((period.limits for period in settings.periods(recipe.budget)), recipe.budget)
+    return next((period.budget for period in settings.budget_periods(recipe.budget)), recipe.budget)
 
 
-def _material(
-    context: Context, name: str, start: Path, dialect: BaseDialect, play: Play | None
-) -> StageMaterial:
-    ranks = context.new_ranks()
-    if ranks is None:
-        return StageMaterial(context, name, start, dialect, play)
-    return RankedMaterial(context, name, start, dialect, play, ranks)
+def _make_stage_inputs(
+    context: RunContext,
+    name: str,
+    start: Path,
+    dialect: BaseDialect,
+    runner: EnvironmentRunner | None,
+) -> LocalStageInputs:
+    trainers = context.start_trainers()
+    if trainers is None:
+        return LocalStageInputs(context, name, start, dialect, runner)
+    return ShardedStageInputs(context, name, start, dialect, runner, trainers)
 
 
-def stage_type(settings: Stage) -> type[StageType]:
+def find_stage_class(settings: Stage) -> type[TrainingStage]:
     """Return the class behind the `type` of a stage. Raises UserError for one that is none."""
-    found: type[StageType] = find(Kind.STAGE, settings.type)
+    found: type[TrainingStage] = resolve(ComponentKind.STAGE, settings.type)
     return found
 
 
-def _merged(context: Context, adapter: Path) -> Any:
+def _merge_adapter(context: RunContext, adapter: Path) -> Any:
     """Return the first model with an adapter added to its weights, in float32, which holds both."""
     recipe = context.recipe
     assert recipe.lora is not None
-    first = context.folder.model("start")
-    base = load_model(first, torch.device("cpu"), recipe.dtype).float()
-    return Adapter(base, recipe.lora, recipe.seed, adapter).merged()
+    base_folder = context.folder.model("start")
+    base = load_model(base_folder, torch.device("cpu"), recipe.dtype).float()
+    return LoraAdapter(base, recipe.lora, recipe.seed, adapter).merge()

@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.recipes.consent import require_consent, require_consent_to_links
-from fieldcraft.recipes.exported import read_agent
-from fieldcraft.records.reading import MAKE_ANEW, read_json
+from fieldcraft.recipes.exported import read_agent_settings
+from fieldcraft.records.reading import RERUN_ADVICE, read_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.tools.search.index import require_trusted_index
 
 
 def require_trust(run: RunFolder | None, model: Path) -> None:
-    """Raise ConsentNeeded unless the user allows what an agent does: that of a run, or, without
-    one, that of an exported model. Bare checkpoints are data."""
+    """Raise ConsentRequiredError unless the user allows what an agent does: that of a run, or,
+    without one, that of an exported model. Bare checkpoints are data."""
     if run is None:
-        exported = read_agent(model)
+        exported = read_agent_settings(model)
         index = None if exported is None else exported[1]
     else:
         file = run.path / "recipe.json"
-        data = read_json(file, dict[str, Any], MAKE_ANEW)
+        data = read_json(file, dict[str, Any], RERUN_ADVICE)
         require_consent(file, data)
         require_consent_to_links(run.path, data)
         index = run.index

@@ -1,4 +1,4 @@
-"""One call of a worker: a program goes in, and whatever happens, a `Run` comes out in time."""
+"""One call of a worker: a program goes in, and a `ProgramResult` always comes out in time."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from enum import Enum, auto
 from typing import Any
 
 from fieldcraft.sandbox import frames
-from fieldcraft.sandbox.clipping import clip
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.sandbox.watch import Over
-from fieldcraft.sandbox.worker import Worker
+from fieldcraft.sandbox.clipping import truncate_output
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.sandbox.usage_monitor import ExceededLimit
+from fieldcraft.sandbox.worker import SandboxWorker
 
 # The worker ends a program that is out of time itself, and says where it was. One that does not
 # listen is killed so many seconds later.
 GRACE_SECONDS = 0.25
-_DYING_SECONDS = 30.0  # the kernel needs milliseconds; a machine that swaps needs more
+_KILL_TIMEOUT_SECONDS = 30.0  # the kernel needs milliseconds; a machine that swaps needs more
 
 
 @dataclass(frozen=True)
-class Request:
+class ProgramRequest:
     """A program and what it is given."""
 
     code: str
     stdin: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)  # name in the private folder -> data
     fetch: Sequence[str] = ()  # files to bring back
-    tests: Mapping[str, str] | None = None  # what `apart.verdict` reads
+    tests: Mapping[str, str] | None = None  # what `isolated_tests.run_tests` reads
 
-    def message(self, limits: Limits, once: bool) -> dict[str, Any]:
-        """Return the message to a worker; `once`: the interpreter ends with the program."""
+    def to_message(self, limits: SandboxLimits, single_use: bool) -> dict[str, Any]:
+        """Return the message to a worker; `single_use`: the interpreter ends with the program."""
         return {
             "code": self.code,
             "files": {name: base64.b64encode(data).decode() for name, data in self.files.items()},
             "fetch": list(self.fetch),
-            "once": once,
+            "once": single_use,
             "apart": self.tests is not None,
             "wall_seconds": limits.wall_seconds,
             "cpu_seconds": limits.cpu_seconds,
@@ -47,107 +47,115 @@ class Request:
         }
 
 
-class _Ended(Enum):
+class _CallEnd(Enum):
     """End of a call in which the program gave no answer."""
 
-    OUT_OF_TIME = auto()
-    FLOOD = auto()
-    WITHOUT_A_WORD = auto()
+    TIMED_OUT = auto()
+    OUTPUT_FLOOD = auto()
+    NO_ANSWER = auto()
 
 
-async def call(
-    worker: Worker,
-    request: Request,
-    limits: Limits,
-    once: bool,
-    kill: Callable[[Worker], None],
-) -> Run:
+async def execute(
+    worker: SandboxWorker,
+    request: ProgramRequest,
+    limits: SandboxLimits,
+    single_use: bool,
+    kill: Callable[[SandboxWorker], None],
+) -> ProgramResult:
     """Run a program in a worker that is ready. Unless it finishes in a session, the worker is
     killed and, unless it answered, gone."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
-    said = await _said(worker, request, limits, once)
-    answer = said if isinstance(said, frames.Answer) else None
-    if once or answer is None:
+    outcome = await _await_outcome(worker, request, limits, single_use)
+    report = outcome if isinstance(outcome, frames.ProgramReport) else None
+    if single_use or report is None:
         kill(worker)
-    if answer is None:
-        await asyncio.wait_for(worker.gone.wait(), _DYING_SECONDS)
+    if report is None:
+        await asyncio.wait_for(worker.terminated.wait(), _KILL_TIMEOUT_SECONDS)
     for pipe in worker.outputs:
         pipe.drain()
-    status, exit_code = _ending(worker, said)
-    stdout, stderr = (pipe.kept for pipe in worker.outputs)
-    return Run(
+    status, exit_code = _determine_status(worker, outcome)
+    stdout, stderr = (pipe.buffer for pipe in worker.outputs)
+    return ProgramResult(
         status,
         exit_code,
-        stdout.text(),
-        stderr.text(),
-        None if answer is None or answer.value is None else clip(answer.value, _most(limits)),
-        time.perf_counter() - began,
-        stdout.left_out + stderr.left_out,
-        files={} if answer is None else _files(request.fetch, answer.files),
+        stdout.render(),
+        stderr.render(),
+        None
+        if report is None or report.value is None
+        else truncate_output(report.value, _get_max_value_bytes(limits)),
+        time.perf_counter() - started,
+        stdout.omitted_bytes + stderr.omitted_bytes,
+        files={} if report is None else _name_files(request.fetch, report.files),
     )
 
 
-def _files(names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, bytes]:
+def _name_files(names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, bytes]:
     pairs = zip(names, found, strict=True)
     return {name: data for name, data in pairs if data is not None}
 
 
-def _most(limits: Limits) -> int:
+def _get_max_value_bytes(limits: SandboxLimits) -> int:
     """Return the most bytes of a value that was clipped: with the line about the gap."""
     return limits.output_bytes + 64
 
 
-async def _said(
-    worker: Worker, request: Request, limits: Limits, once: bool
-) -> frames.Answer | _Ended:
+async def _await_outcome(
+    worker: SandboxWorker, request: ProgramRequest, limits: SandboxLimits, single_use: bool
+) -> frames.ProgramReport | _CallEnd:
     """Wait for the worker, and return what it answers, or what happened to it."""
     deadline = time.monotonic() + limits.wall_seconds + GRACE_SECONDS
 
-    async def talk() -> bytes | frames.Answer | None:
+    async def exchange() -> bytes | frames.ProgramReport | None:
         stdin = request.stdin.encode("utf-8", "surrogateescape")
-        await worker.tell(request.message(limits, once), stdin)
+        await worker.send(request.to_message(limits, single_use), stdin)
         if request.tests is not None:
-            await worker.tell(dict(request.tests))
-        return await worker.hear(len(request.fetch), _most(limits))
+            await worker.send(dict(request.tests))
+        return await worker.receive(len(request.fetch), _get_max_value_bytes(limits))
 
-    talking = asyncio.create_task(talk())
-    ended = asyncio.create_task(worker.exited.wait())
-    flooded = asyncio.create_task(worker.flooded.wait())
+    exchange_task = asyncio.create_task(exchange())
+    exit_task = asyncio.create_task(worker.exited.wait())
+    flood_task = asyncio.create_task(worker.flooded.wait())
     try:
-        waiting: set[asyncio.Task[Any]] = {talking, ended, flooded}
+        waiting: set[asyncio.Task[Any]] = {exchange_task, exit_task, flood_task}
         while waiting:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             done, waiting = await asyncio.wait(
-                waiting, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
+                waiting, timeout=max(remaining, 0), return_when=asyncio.FIRST_COMPLETED
             )
-            if flooded in done:
-                return _Ended.FLOOD
-            if talking in done and (message := talking.result()) is not None:
-                return message if isinstance(message, frames.Answer) else _Ended.OUT_OF_TIME
-            if ended in done:  # its last words may still be on the way
-                if talking.done():
-                    return _Ended.WITHOUT_A_WORD
+            if flood_task in done:
+                return _CallEnd.OUTPUT_FLOOD
+            if exchange_task in done and (message := exchange_task.result()) is not None:
+                return message if isinstance(message, frames.ProgramReport) else _CallEnd.TIMED_OUT
+            if exit_task in done:  # its last words may still be on the way
+                if exchange_task.done():
+                    return _CallEnd.NO_ANSWER
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if not done:
-                return _Ended.WITHOUT_A_WORD if worker.exited.is_set() else _Ended.OUT_OF_TIME
-        return _Ended.WITHOUT_A_WORD
+                return _CallEnd.NO_ANSWER if worker.exited.is_set() else _CallEnd.TIMED_OUT
+        return _CallEnd.NO_ANSWER
     finally:
-        for task in (talking, ended, flooded):
+        for task in (exchange_task, exit_task, flood_task):
             task.cancel()
-        await asyncio.gather(talking, ended, flooded, return_exceptions=True)
+        await asyncio.gather(exchange_task, exit_task, flood_task, return_exceptions=True)
 
 
-def _ending(worker: Worker, said: frames.Answer | _Ended) -> tuple[RunStatus, int | None]:
-    if isinstance(said, frames.Answer):
-        return RunStatus.FINISHED, said.exit_code
-    if said is _Ended.FLOOD:
-        return RunStatus.OUTPUT, None
-    if worker.over is Over.MEMORY:
-        return RunStatus.MEMORY, None
-    if worker.over is Over.CPU or said is _Ended.OUT_OF_TIME or worker.exit_code == -signal.SIGXCPU:
-        return RunStatus.TIMEOUT, None
+def _determine_status(
+    worker: SandboxWorker, outcome: frames.ProgramReport | _CallEnd
+) -> tuple[ProgramStatus, int | None]:
+    if isinstance(outcome, frames.ProgramReport):
+        return ProgramStatus.FINISHED, outcome.exit_code
+    if outcome is _CallEnd.OUTPUT_FLOOD:
+        return ProgramStatus.OUTPUT, None
+    if worker.exceeded_limit is ExceededLimit.MEMORY:
+        return ProgramStatus.MEMORY, None
+    if (
+        worker.exceeded_limit is ExceededLimit.CPU
+        or outcome is _CallEnd.TIMED_OUT
+        or worker.exit_code == -signal.SIGXCPU
+    ):
+        return ProgramStatus.TIMEOUT, None
     if worker.exit_code is None:
-        return RunStatus.LOST, None
-    return RunStatus.FINISHED, worker.exit_code
+        return ProgramStatus.LOST, None
+    return ProgramStatus.FINISHED, worker.exit_code

@@ -13,22 +13,22 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-MOST_FILE = 8 * 2**20  # bytes of a file that is brought back
-MOST_FETCHED = 32 * 2**20  # of all of them together
-MOST_PACKET = 65_536  # bytes that the template sends or takes at once
-PIPES = b"."  # what a worker sends with the descriptors of its output, before anything else
-READY, OUT_OF_TIME, ANSWER = b"r", b"t", b"a"
-HEAD = struct.Struct("!I")  # length of what a worker is told
-ANSWER_HEAD = struct.Struct("!iq")  # exit code, length of the value or -1
-_NONE = -1
+MAX_FILE_BYTES = 8 * 2**20  # bytes of a file that is brought back
+MAX_FETCHED_BYTES = 32 * 2**20  # of all of them together
+MAX_PACKET_BYTES = 65_536  # bytes that the template sends or takes at once
+PIPES_MESSAGE = b"."  # what a worker sends with the descriptors of its output, before anything else
+READY, TIMED_OUT, REPORT = b"r", b"t", b"a"
+LENGTH_HEADER = struct.Struct("!I")  # length of what a worker is told
+REPORT_HEADER = struct.Struct("!iq")  # exit code, length of the value or -1
+_NO_LENGTH = -1
 
 
-class BadFrame(Exception):
+class FrameError(Exception):
     """Frame that is no answer to what was asked."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramReport:
     """Report of a program's process on itself; it may lie about nothing but itself."""
 
     exit_code: int
@@ -36,59 +36,67 @@ class Answer:
     files: tuple[bytes | None, ...]  # those that were asked for, in that order
 
 
-def pack(message: dict[str, Any]) -> bytes:
+def encode_frame(message: dict[str, Any]) -> bytes:
     body = json.dumps(message).encode()
-    return HEAD.pack(len(body)) + body
+    return LENGTH_HEADER.pack(len(body)) + body
 
 
-def pack_answer(answer: Answer) -> bytes:
-    value = None if answer.value is None else answer.value.encode("utf-8", "replace")
-    parts = [value, *answer.files]
-    sizes = [_NONE if part is None else len(part) for part in parts]
-    head = ANSWER_HEAD.pack(answer.exit_code, sizes[0]) + _sizes(len(sizes) - 1).pack(*sizes[1:])
-    return b"".join([ANSWER, head, *(part for part in parts if part is not None)])
+def encode_report(report: ProgramReport) -> bytes:
+    value = None if report.value is None else report.value.encode("utf-8", "replace")
+    parts = [value, *report.files]
+    sizes = [_NO_LENGTH if part is None else len(part) for part in parts]
+    header = REPORT_HEADER.pack(report.exit_code, sizes[0]) + _make_lengths_struct(
+        len(sizes) - 1
+    ).pack(*sizes[1:])
+    return b"".join([REPORT, header, *(part for part in parts if part is not None)])
 
 
-def answer_head_size(files: int) -> int:
+def get_report_header_size(num_files: int) -> int:
     """Return the number of bytes of an answer before its value."""
-    return ANSWER_HEAD.size + _sizes(files).size
+    return REPORT_HEADER.size + _make_lengths_struct(num_files).size
 
 
-def answer_sizes(head: bytes, files: int, most_value: int) -> tuple[int, list[int]]:
+def parse_report_header(
+    header: bytes, num_files: int, max_value_bytes: int
+) -> tuple[int, list[int]]:
     """Return the exit code, and the lengths of the value and the files, -1 for what there is not.
 
-    Raises BadFrame for more than was asked for; the sender is not to be trusted.
+    Raises FrameError for more than was asked for; the sender is not to be trusted.
     """
-    exit_code, value = ANSWER_HEAD.unpack_from(head)
-    found = _sizes(files).unpack_from(head, ANSWER_HEAD.size)
-    if min(value, *found, 0) < _NONE or value > most_value or sum(found) > MOST_FETCHED:
-        raise BadFrame("more than was asked for")
-    return exit_code, [value, *found]
+    exit_code, value = REPORT_HEADER.unpack_from(header)
+    file_lengths = _make_lengths_struct(num_files).unpack_from(header, REPORT_HEADER.size)
+    if (
+        min(value, *file_lengths, 0) < _NO_LENGTH
+        or value > max_value_bytes
+        or sum(file_lengths) > MAX_FETCHED_BYTES
+    ):
+        raise FrameError("more than was asked for")
+    return exit_code, [value, *file_lengths]
 
 
-def receive(stream: socket.socket) -> dict[str, Any] | None:
+def receive_message(stream: socket.socket) -> dict[str, Any] | None:
     """Read what a worker is told next; None at the end of the stream. Blocks."""
-    return _message(stream, _read(stream, HEAD.size))
+    return _read_message(stream, _read_exactly(stream, LENGTH_HEADER.size))
 
 
-def receive_with_input(stream: socket.socket) -> tuple[dict[str, Any], int] | None:
+def receive_request(stream: socket.socket) -> tuple[dict[str, Any], int] | None:
     """Read what a worker is told next, and the descriptor that came with it."""
-    begin, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
-    if not begin or not descriptors:
+    first_byte, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
+    if not first_byte or not descriptors:
         return None
-    message = _message(stream, begin + _read(stream, HEAD.size - 1))
+    message = _read_message(stream, first_byte + _read_exactly(stream, LENGTH_HEADER.size - 1))
     return None if message is None else (message, descriptors[0])
 
 
-def _message(stream: socket.socket, head: bytes) -> dict[str, Any] | None:
-    if len(head) < HEAD.size:
+def _read_message(stream: socket.socket, header: bytes) -> dict[str, Any] | None:
+    if len(header) < LENGTH_HEADER.size:
         return None
-    body = _read(stream, HEAD.unpack(head)[0])
+    body = _read_exactly(stream, LENGTH_HEADER.unpack(header)[0])
     message: dict[str, Any] | None = json.loads(body) if body else None
     return message
 
 
-def _read(stream: socket.socket, size: int) -> bytes:
+def _read_exactly(stream: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         piece = stream.recv(size - len(data))
@@ -98,5 +106,5 @@ def _read(stream: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _sizes(files: int) -> struct.Struct:
-    return struct.Struct(f"!{files}q")
+def _make_lengths_struct(num_files: int) -> struct.Struct:
+    return struct.Struct(f"!{num_files}q")

@@ -9,37 +9,37 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-_LINKED = ("/lib", "/lib64", "/lib32")
-_ZONES = "/usr/share/zoneinfo"
+_LINKED_FOLDERS = ("/lib", "/lib64", "/lib32")
+_TIME_ZONE_FOLDER = "/usr/share/zoneinfo"
 
 
-def readable_folders() -> list[str]:
+def find_readable_folders() -> list[str]:
     """Return the standard library, installed packages, shared libraries of the system, time zones.
 
     No folder lies in another, so that each is bound once.
     """
     paths = sysconfig.get_paths()
-    wanted = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    wanted |= {path for path in site.getsitepackages() if path in sys.path}
-    wanted |= {str(Path(sys.base_prefix, "lib"))} if _own_prefix() else set()
-    wanted |= _library_folders() | {_ZONES}
-    found = sorted({os.path.realpath(path) for path in wanted if os.path.isdir(path)})
+    candidates = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    candidates |= {path for path in site.getsitepackages() if path in sys.path}
+    candidates |= {str(Path(sys.base_prefix, "lib"))} if _has_own_prefix() else set()
+    candidates |= _find_library_folders() | {_TIME_ZONE_FOLDER}
+    found = sorted({os.path.realpath(path) for path in candidates if os.path.isdir(path)})
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
-def root_links() -> Mapping[str, str]:
+def find_root_links() -> Mapping[str, str]:
     """Return the links of the root that programs find shared libraries through, as in /lib ->
     usr/lib."""
-    return {path: os.readlink(path) for path in _LINKED if os.path.islink(path)}
+    return {path: os.readlink(path) for path in _LINKED_FOLDERS if os.path.islink(path)}
 
 
-def _own_prefix() -> bool:
+def _has_own_prefix() -> bool:
     """Return whether Python is not the system's. The lib folder of the system's holds everything
     else, too."""
     return sys.base_prefix not in ("/usr", "/")
 
 
-def _library_folders() -> set[str]:
+def _find_library_folders() -> set[str]:
     """Return where the system's shared libraries are that this process has loaded."""
     with open("/proc/self/maps") as maps:
         files = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}

@@ -11,32 +11,31 @@ import os
 import resource
 from collections.abc import Callable, Collection, Sequence
 
-from fieldcraft.sandbox import filter as seccomp
-from fieldcraft.sandbox import kernel, landlock
+from fieldcraft.sandbox import kernel, landlock, seccomp
 from fieldcraft.sandbox.layers import HOSTNAME, IPC, NETWORK, SECCOMP
-from fieldcraft.sandbox.limits import MIB, Limits
+from fieldcraft.sandbox.limits import MIB, SandboxLimits
 
-INSIDE = 1000  # user and group as the program sees them
-NOBODY = 65534  # who root becomes before anything untrusted runs
+SANDBOX_ID = 1000  # user and group as the program sees them
+NOBODY_ID = 65534  # who root becomes before anything untrusted runs
 HOME, TEMPORARY, SHARED_MEMORY = "/home/sandbox", "/tmp", "/dev/shm"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 # Without /proc, what the standard streams can be opened by: a file, and two named pipes.
 STDIN, STDOUT, STDERR = STREAMS = tuple(
     f"{SHARED_MEMORY}/{name}" for name in ("stdin", "stdout", "stderr")
 )
-DESCRIPTORS = "/dev/fd", "/proc/self/fd"
+DESCRIPTOR_FOLDERS = "/dev/fd", "/proc/self/fd"
 _ROOT = "/tmp"  # where the new root is put together, hidden from everybody else
 _INODES_PER_MIB = 256
 
 
-def private_places(folders: Sequence[str]) -> list[str]:
+def list_private_folders(folders: Sequence[str]) -> list[str]:
     """Return the folders that a program may write to. /tmp is none of them where Python is
     installed in it."""
-    taken = any(folder.startswith(f"{TEMPORARY}/") for folder in folders)
-    return [HOME, SHARED_MEMORY] if taken else [HOME, SHARED_MEMORY, TEMPORARY]
+    tmp_is_used = any(folder.startswith(f"{TEMPORARY}/") for folder in folders)
+    return [HOME, SHARED_MEMORY] if tmp_is_used else [HOME, SHARED_MEMORY, TEMPORARY]
 
 
-class Refused(Exception):
+class LayerUnavailableError(Exception):
     """The system refuses a layer."""
 
     def __init__(self, layer: str, error: OSError) -> None:
@@ -45,14 +44,14 @@ class Refused(Exception):
         self.reason = error.strerror or str(error)
 
 
-def _or_refuse(layer: str, action: Callable[[], object]) -> None:
+def _apply_layer(layer: str, action: Callable[[], object]) -> None:
     try:
         action()
     except OSError as error:
-        raise Refused(layer, error) from error
+        raise LayerUnavailableError(layer, error) from error
 
 
-def enter_template(folders: Sequence[str], links: dict[str, str]) -> int:
+def isolate_zygote(folders: Sequence[str], links: dict[str, str]) -> int:
     """Move this process into a root with nothing but some folders of the host, read-only.
 
     Args:
@@ -62,34 +61,36 @@ def enter_template(folders: Sequence[str], links: dict[str, str]) -> int:
     Returns a descriptor of the host's /proc, through which workers write their maps of users. The
     next child is the first process of a new namespace.
 
-    Raises Refused.
+    Raises LayerUnavailableError.
     """
     proc = os.open("/proc", os.O_PATH)
     user, group = os.getuid(), os.getgid()
     if user == 0:
-        _or_refuse("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
+        _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
     else:
-        _or_refuse("user", lambda: _new_user(proc, kernel.NEW_USER, user, group))
-        _or_refuse("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
-    _or_refuse("mount", lambda: _build_root(folders, links))
+        _apply_layer("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, user, group))
+        _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
+    _apply_layer("mount", lambda: _build_root(folders, links))
     if user == 0:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
+        os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
         kernel.set_dumpable(1)  # or its maps in /proc would be root's
-        _or_refuse("user", lambda: _new_user(proc, kernel.NEW_USER, NOBODY, NOBODY))
-        _or_refuse("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
-    _or_refuse("pid", lambda: kernel.unshare(kernel.NEW_PID))
+        _apply_layer(
+            "user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, NOBODY_ID, NOBODY_ID)
+        )
+        _apply_layer("mount", lambda: kernel.unshare(kernel.NEW_MOUNT))
+    _apply_layer("pid", lambda: kernel.unshare(kernel.NEW_PID))
     return proc
 
 
-def _new_user(proc: int, flags: int, user: int, group: int) -> None:
-    """Enter a new user namespace, in which this process is INSIDE and may do everything."""
+def _enter_user_namespace(proc: int, flags: int, user: int, group: int) -> None:
+    """Enter a new user namespace, in which this process is SANDBOX_ID and may do everything."""
     kernel.unshare(flags)
     for name, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{INSIDE} {user} 1"),
-        ("gid_map", f"{INSIDE} {group} 1"),
+        ("uid_map", f"{SANDBOX_ID} {user} 1"),
+        ("gid_map", f"{SANDBOX_ID} {group} 1"),
     ):
         file = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
         try:
@@ -114,13 +115,13 @@ def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
         os.close(source)
         if path not in DEVICES:
             kernel.set_mount_flags(target, kernel.NO_DEVICES)
-    for path in (*private_places(folders), "/mnt"):
+    for path in (*list_private_folders(folders), "/mnt"):
         os.makedirs(_ROOT + path, exist_ok=True)
-    for folder in DESCRIPTORS:
+    for folder in DESCRIPTOR_FOLDERS:
         os.makedirs(_ROOT + folder)
     for path, destination in (links | _stream_links()).items():
         os.symlink(destination, _ROOT + path)
-    for folder in DESCRIPTORS:  # what is listed there would be taken for all that is open
+    for folder in DESCRIPTOR_FOLDERS:  # what is listed there would be taken for all that is open
         os.chmod(_ROOT + folder, 0o111)
     kernel.change_root(_ROOT)
     kernel.set_mount_flags("/", kernel.READ_ONLY | kernel.NO_SUID)
@@ -130,88 +131,88 @@ def _stream_links() -> dict[str, str]:
     """Return every name of a standard stream, and where it is."""
     folders = {
         f"{folder}/{number}": stream
-        for folder in DESCRIPTORS
+        for folder in DESCRIPTOR_FOLDERS
         for number, stream in enumerate(STREAMS)
     }
     return folders | {f"/dev/{os.path.basename(stream)}": stream for stream in STREAMS}
 
 
-def enter_worker(
+def isolate_worker(
     proc: int,
-    places: Sequence[str],
-    limits: Limits,
+    private_folders: Sequence[str],
+    limits: SandboxLimits,
     waive: Collection[str],
-    keep: Collection[int],
+    open_descriptors: Collection[int],
 ) -> None:
     """Isolate this process, a child of the template's, for good.
 
     Args:
-        proc: what `enter_template` returned; it is closed with all that is not kept.
-        places: the private folders.
+        proc: what `isolate_zygote` returned; it is closed with all that is not kept.
+        private_folders: the private folders.
         limits: those of the whole run: size of the private folders.
         waive: layers to do without.
-        keep: descriptors that stay open.
+        open_descriptors: descriptors that stay open.
 
-    Raises Refused.
+    Raises LayerUnavailableError.
     """
-    for layer, enter in worker_layers(proc, places, limits):
+    for layer, enter in list_worker_layers(proc, private_folders, limits):
         if layer not in waive:
-            _or_refuse(layer, enter)
-    close_all_but(keep)
+            _apply_layer(layer, enter)
+    close_other_descriptors(open_descriptors)
 
 
-def worker_layers(
-    proc: int, places: Sequence[str], limits: Limits
+def list_worker_layers(
+    proc: int, private_folders: Sequence[str], limits: SandboxLimits
 ) -> list[tuple[str, Callable[[], object]]]:
-    """Return the steps of `enter_worker` in their order. A layer that is refused spoils no
+    """Return the steps of `isolate_worker` in their order. A layer that is refused spoils no
     other."""
     return [
-        ("user", lambda: _new_user(proc, kernel.NEW_USER, INSIDE, INSIDE)),
+        ("user", lambda: _enter_user_namespace(proc, kernel.NEW_USER, SANDBOX_ID, SANDBOX_ID)),
         (NETWORK, lambda: kernel.unshare(kernel.NEW_NETWORK)),
         (IPC, lambda: kernel.unshare(kernel.NEW_IPC)),
-        (HOSTNAME, _own_host_name),
-        ("mount", lambda: _own_folders(places, limits)),
-        ("user", _give_up_rights),
-        (landlock.FILES, lambda: _landlock(landlock.FILES, places)),
-        (landlock.NETWORK, lambda: _landlock(landlock.NETWORK, places)),
-        (landlock.SCOPES, lambda: _landlock(landlock.SCOPES, places)),
-        (SECCOMP, lambda: kernel.set_seccomp_filter(seccomp.build())),
+        (HOSTNAME, _set_host_name),
+        ("mount", lambda: _mount_private_folders(private_folders, limits)),
+        ("user", _drop_privileges),
+        (landlock.FILES, lambda: _apply_landlock(landlock.FILES, private_folders)),
+        (landlock.NETWORK, lambda: _apply_landlock(landlock.NETWORK, private_folders)),
+        (landlock.SCOPES, lambda: _apply_landlock(landlock.SCOPES, private_folders)),
+        (SECCOMP, lambda: kernel.set_seccomp_filter(seccomp.build_filter())),
     ]
 
 
-def _own_host_name() -> None:
+def _set_host_name() -> None:
     kernel.unshare(kernel.NEW_UTS)
     kernel.set_host_name("sandbox")
 
 
-def _own_folders(places: Sequence[str], limits: Limits) -> None:
+def _mount_private_folders(private_folders: Sequence[str], limits: SandboxLimits) -> None:
     """Mount one file system in memory, so that its size limits all private folders together."""
     kernel.unshare(kernel.NEW_MOUNT)
     flags = kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXECUTION
     inodes = limits.disk_mb * _INODES_PER_MIB
     kernel.mount("none", "/mnt", "tmpfs", flags, f"size={limits.disk_mb}m,nr_inodes={inodes}")
-    for place in places:
-        source = "/mnt/" + os.path.basename(place)
+    for folder in private_folders:
+        source = "/mnt/" + os.path.basename(folder)
         os.mkdir(source, 0o700)
-        kernel.mount(source, place, None, kernel.BIND)
+        kernel.mount(source, folder, None, kernel.BIND)
     kernel.unmount("/mnt")
     for stream in (STDOUT, STDERR):
         os.mkfifo(stream, 0o600)
     os.chdir(HOME)
 
 
-def _give_up_rights() -> None:
+def _drop_privileges() -> None:
     kernel.drop_capabilities()
-    kernel.gain_no_privileges()
+    kernel.set_no_new_privileges()
 
 
-def _landlock(part: str, places: Sequence[str]) -> None:
-    if reason := landlock.missing(part):
+def _apply_landlock(feature: str, private_folders: Sequence[str]) -> None:
+    if reason := landlock.explain_missing(feature):
         raise OSError(0, reason)
-    landlock.restrict([part], readable=("/",), writable=(*places, "/dev/null"))
+    landlock.restrict([feature], readable=("/",), writable=(*private_folders, "/dev/null"))
 
 
-def write_to_streams() -> list[int]:
+def redirect_to_pipes() -> list[int]:
     """Let the named pipes of this worker be its output, and return descriptors to read them by."""
     readers = [os.open(stream, os.O_RDONLY | os.O_NONBLOCK) for stream in (STDOUT, STDERR)]
     for number, stream in ((1, STDOUT), (2, STDERR)):
@@ -221,19 +222,19 @@ def write_to_streams() -> list[int]:
     return readers
 
 
-def close_all_but(keep: Collection[int]) -> None:
+def close_other_descriptors(open_descriptors: Collection[int]) -> None:
     """Close every other descriptor of this process."""
     low = 0
-    for descriptor in sorted(keep):
+    for descriptor in sorted(open_descriptors):
         if low < descriptor:  # an empty range closes all there are
             os.closerange(low, descriptor)
         low = descriptor + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
-def limit_program(limits: Limits, idle_bytes: int) -> None:
+def set_program_limits(limits: SandboxLimits, idle_bytes: int) -> None:
     """Set the limits of the program's process, which its children inherit."""
-    most = {
+    rlimits = {
         resource.RLIMIT_AS: idle_bytes + limits.memory_mb * MIB,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_FSIZE: limits.file_mb * MIB,
@@ -242,5 +243,5 @@ def limit_program(limits: Limits, idle_bytes: int) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    for kind, value in most.items():
+    for kind, value in rlimits.items():
         resource.setrlimit(kind, (value, value))

@@ -40,7 +40,7 @@ def unshare(flags: int) -> None:
     _call("unshare", flags)
 
 
-def enter(namespace: int, flags: int) -> None:
+def enter_namespace(namespace: int, flags: int) -> None:
     """Call setns(2)."""
     _call("setns", namespace, flags)
 
@@ -58,12 +58,12 @@ def unmount(target: str) -> None:
 def set_mount_flags(target: str, flags: int) -> None:
     """Set the flags of a mount and of those below it."""
     attributes = struct.pack("=QQQQ", flags, 0, 0, 0)
-    where = os.open(target, os.O_PATH)
+    descriptor = os.open(target, os.O_PATH)
     try:
-        flags_of_call = _AT_EMPTY_PATH | _AT_RECURSIVE
-        _call("syscall", _MOUNT_SETATTR, where, b"", flags_of_call, attributes, len(attributes))
+        call_flags = _AT_EMPTY_PATH | _AT_RECURSIVE
+        _call("syscall", _MOUNT_SETATTR, descriptor, b"", call_flags, attributes, len(attributes))
     finally:
-        os.close(where)
+        os.close(descriptor)
 
 
 def change_root(folder: str) -> None:
@@ -87,7 +87,7 @@ def set_dumpable(dumpable: int) -> None:
     _call("prctl", _SET_DUMPABLE, dumpable, 0, 0, 0)
 
 
-def gain_no_privileges() -> None:
+def set_no_new_privileges() -> None:
     _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
@@ -105,8 +105,8 @@ def drop_capabilities() -> None:
 
 def set_seccomp_filter(program: bytes) -> None:
     """Set a BPF program of 8 bytes an instruction as the filter of system calls."""
-    kept = ctypes.create_string_buffer(program, len(program))
-    prog = struct.pack("@HP", len(program) // 8, ctypes.addressof(kept))
+    buffer = ctypes.create_string_buffer(program, len(program))
+    prog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _call("prctl", _SET_SECCOMP, _SECCOMP_FILTER, prog, 0, 0)
 
 

@@ -21,24 +21,24 @@ LAYERS: Mapping[str, str] = {
     landlock.SCOPES: "no abstract socket and no signal to a process outside",
     SECCOMP: "only the system calls that ordinary programs need",
 }
-CORE = ("user", "mount", "pid")  # without them there is nothing that the others could guard
+CORE_LAYERS = ("user", "mount", "pid")  # without them there is nothing that the others could guard
 
 
-def check_waived(waive: Collection[str]) -> None:
+def require_waivable(waive: Collection[str]) -> None:
     """Raise UserError for a name that is no layer, or that of one that cannot be waived."""
     for name in waive:
         if name not in LAYERS:
             raise UserError(
                 f"the sandbox has no layer '{name}' to waive; its layers are {', '.join(LAYERS)}."
             )
-        if name in CORE:
+        if name in CORE_LAYERS:
             raise UserError(
-                f"the layer '{name}' of the sandbox cannot be waived, because the others rest on"
-                " it; allow user namespaces on this machine, or use a sandbox server on another."
+                f"the layer '{name}' of the sandbox cannot be waived, because other layers depend"
+                " on it; allow user namespaces on this machine, or use a sandbox server on another."
             )
 
 
-def refuse_missing(missing: Mapping[str, str]) -> None:
+def require_no_missing_layers(missing: Mapping[str, str]) -> None:
     """Raise UserError where a layer that is not waived cannot be had.
 
     Args:
@@ -48,12 +48,12 @@ def refuse_missing(missing: Mapping[str, str]) -> None:
         return
     reasons = ", ".join(f"'{name}' ({reason})" for name, reason in missing.items())
     plural = "layers" if len(missing) > 1 else "layer"
-    if core := [name for name in missing if name in CORE]:
+    if core := [name for name in missing if name in CORE_LAYERS]:
         raise UserError(
             f"the sandbox lacks the {plural} {reasons}; allow user namespaces on this machine"
             f" ('{core[0]}' cannot be waived), or use a sandbox server on another."
         )
     raise UserError(
-        f"the sandbox lacks the {plural} {reasons}; use a system that has it, or accept the loss"
+        f"the sandbox lacks the {plural} {reasons}; use a system that supports it, or waive it"
         f" with the setting waive: [{', '.join(missing)}]."
     )

@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Limits of one run or, in a session, of each call where a line does not say otherwise."""
 
     wall_seconds: float = 10.0
@@ -28,12 +28,12 @@ class Limits:
             if value <= 0:
                 raise UserError(f"the limit {name} of a sandbox must be greater than 0.")
 
-    def of_worker(self) -> tuple[int, ...]:
+    def for_worker(self) -> tuple[int, ...]:
         """Return the limits that a worker has for good."""
         return (self.memory_mb, self.processes, self.disk_mb, self.file_mb)
 
 
-class RunStatus(StrEnum):
+class ProgramStatus(StrEnum):
     """End of a program."""
 
     FINISHED = "finished"  # by itself; `exit_code` says how
@@ -44,27 +44,27 @@ class RunStatus(StrEnum):
 
 
 @dataclass(frozen=True)
-class Run:
+class ProgramResult:
     """Result of a program.
 
     `exit_code` is as in `subprocess`: negative for a signal, None where the program was stopped.
     `value` is the repr of the last expression, None where there is none. `stdout` and `stderr` are
     decoded as UTF-8, with U+FFFD for what is none; a longer one keeps its head and its tail, with a
-    line between them, and `left_out` counts the bytes of both that are missing. `restarted` says
-    that this call of a session got a new interpreter, because the one before had ended.
+    line between them, and `omitted_bytes` counts the bytes of both that are missing. `restarted`
+    says that this call of a session got a new interpreter, because the one before had ended.
     """
 
-    status: RunStatus
+    status: ProgramStatus
     exit_code: int | None
     stdout: str
     stderr: str
     value: str | None = None
     seconds: float = 0.0
-    left_out: int = 0
+    omitted_bytes: int = 0
     restarted: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Return whether the program ended by itself and without an error."""
-        return self.status is RunStatus.FINISHED and self.exit_code == 0
+        return self.status is ProgramStatus.FINISHED and self.exit_code == 0

@@ -13,23 +13,23 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fieldcraft.records.waits import waiting
-from fieldcraft.sandbox.calls import Request, call
-from fieldcraft.sandbox.layers import LAYERS, check_waived
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.sandbox.supervisor import START_SECONDS, Supervisor
-from fieldcraft.sandbox.worker import Worker
+from fieldcraft.records.waits import report_wait
+from fieldcraft.sandbox.calls import ProgramRequest, execute
+from fieldcraft.sandbox.layers import LAYERS, require_waivable
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.sandbox.supervisor import START_TIMEOUT_SECONDS, Supervisor
+from fieldcraft.sandbox.worker import SandboxWorker
 from fieldcraft.types import UserError
 
 T = TypeVar("T")
-LIBRARIES = (
+PRELOADED_LIBRARIES = (
     "numpy",
     "numpy.random",
     "numpy.linalg",
     "sympy",
 )  # loaded once, so that no program waits for them
-_PER_CORE = 4  # programs at once: many wait for something
-_TRIES = 3  # for a worker that was killed before it got its program
+_PROGRAMS_PER_CORE = 4  # programs at once: many wait for something
+_START_ATTEMPTS = 3  # for a worker that was killed before it got its program
 _log = logging.getLogger(__name__)
 
 
@@ -42,10 +42,10 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         waive: Sequence[str] = (),
         concurrent: int | None = None,
-        libraries: Sequence[str] = LIBRARIES,
+        libraries: Sequence[str] = PRELOADED_LIBRARIES,
     ) -> None:
         """Start the template; takes about two seconds.
 
@@ -58,47 +58,51 @@ class Sandbox:
         Raises:
             UserError: the system refuses a layer of isolation, or a library is missing.
         """
-        check_waived(waive)
+        require_waivable(waive)
         if concurrent is not None and concurrent < 1:
-            raise UserError(f"a sandbox runs at least 1 program at once, not {concurrent}.")
-        self.limits = limits or Limits()
-        self.waived = tuple(waive)
-        self.concurrent = concurrent or _PER_CORE * len(os.sched_getaffinity(0))
+            raise UserError(
+                f"the setting concurrent of a sandbox must be at least 1, not {concurrent}."
+            )
+        self.limits = limits or SandboxLimits()
+        self.waived_layers = tuple(waive)
+        self.concurrent = concurrent or _PROGRAMS_PER_CORE * len(os.sched_getaffinity(0))
         self._libraries = tuple(libraries)
-        self._running: list[Supervisor] = []  # the last one; shared with the finalizer
-        self._spare: deque[Worker] = deque()
-        self._burials: set[asyncio.Task[None]] = set()
+        self._supervisors: list[Supervisor] = []  # the last one; shared with the finalizer
+        self._idle_workers: deque[SandboxWorker] = deque()
+        self._reaping_tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_serve, args=(self._loop,), daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), daemon=True)
         self._thread.start()
-        self._stop = weakref.finalize(self, _end, self._loop, self._thread, self._running)
+        self._finalizer = weakref.finalize(
+            self, _shut_down, self._loop, self._thread, self._supervisors
+        )
         try:
-            self._do(self._prepare()).result()
+            self._submit(self._prepare()).result()
         except BaseException:
-            self._stop()
+            self._finalizer()
             raise
         _log.info("the sandbox isolates by %s", ", ".join(self.layers))
-        if self.waived:
-            _log.warning("the sandbox does without %s", ", ".join(self.waived))
+        if self.waived_layers:
+            _log.warning("the sandbox runs without the layers %s", ", ".join(self.waived_layers))
 
     async def _prepare(self) -> None:
         self._starting = asyncio.Lock()
-        self._places = asyncio.Semaphore(self.concurrent)
-        await self._living()
+        self._slots = asyncio.Semaphore(self.concurrent)
+        await self._ensure_zygote()
 
     @property
     def layers(self) -> list[str]:
         """The layers of isolation that are active."""
-        return [layer for layer in LAYERS if layer not in self.waived]
+        return [layer for layer in LAYERS if layer not in self.waived_layers]
 
     async def run(
         self,
         code: str,
         stdin: str = "",
         files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         fetch: Sequence[str] = (),
-    ) -> Run:
+    ) -> ProgramResult:
         """Run a program in an interpreter of its own.
 
         Args:
@@ -111,13 +115,13 @@ class Sandbox:
         Raises:
             UserError: the system does not let the sandbox start again after it was killed.
         """
-        request = Request(code, stdin, files or {}, fetch)
+        request = ProgramRequest(code, stdin, files or {}, fetch)
         work = self._run_once(request, limits or self.limits)
-        return await asyncio.wrap_future(self._do(work))
+        return await asyncio.wrap_future(self._submit(work))
 
-    async def test(self, code: str, tests: str, imports: str = "") -> Run:
+    async def test(self, code: str, tests: str, imports: str = "") -> ProgramResult:
         """Run tests of a program, each of the two in a process of its own. The run is `ok` only if
-        the tests have run to their end; `apart` says what the program can still decide.
+        the tests have run to their end; `isolated_tests` says what the program can still decide.
 
         Args:
             code: of the program.
@@ -127,19 +131,19 @@ class Sandbox:
         Raises:
             UserError: as `run` does.
         """
-        request = Request(code, tests={"tests": tests, "imports": imports})
-        return await asyncio.wrap_future(self._do(self._run_once(request, self.limits)))
+        request = ProgramRequest(code, tests={"tests": tests, "imports": imports})
+        return await asyncio.wrap_future(self._submit(self._run_once(request, self.limits)))
 
-    def session(
-        self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
-    ) -> Session:
+    def open_session(
+        self, limits: SandboxLimits | None = None, files: Mapping[str, bytes] | None = None
+    ) -> SandboxSession:
         """Open an interpreter that lives from call to call, with `files` in its working folder. It
         starts with the first call."""
-        return Session(self, limits or self.limits, files or {})
+        return SandboxSession(self, limits or self.limits, files or {})
 
     def close(self) -> None:
         """End everything that runs in it."""
-        self._stop()
+        self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -152,123 +156,126 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> Any:
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
         """Start work, and return a future of what is done in the sandbox's own loop."""
-        if not self._stop.alive:
+        if not self._finalizer.alive:
             work.close()
             raise UserError("the sandbox is closed; open another.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _take_place(self) -> None:
+    async def _acquire_slot(self) -> None:
         """Wait for a place for a program, which is released when nothing of it runs any more."""
-        with waiting("a program", f"one of the {self.concurrent} places of the sandbox"):
-            await self._places.acquire()
+        with report_wait("a program", f"one of the {self.concurrent} places of the sandbox"):
+            await self._slots.acquire()
 
-    async def _run_once(self, request: Request, limits: Limits) -> Run:
-        await self._take_place()
+    async def _run_once(self, request: ProgramRequest, limits: SandboxLimits) -> ProgramResult:
+        await self._acquire_slot()
         worker = None
         try:
-            worker = await self._worker(limits)
-            self._running[0].begin(worker, limits.cpu_seconds)
-            return await call(worker, request, limits, True, self._kill)
-        except NoWorker as error:
-            return Run(RunStatus.LOST, None, "", str(error))
+            worker = await self._get_worker(limits)
+            self._supervisors[0].resume(worker, limits.cpu_seconds)
+            return await execute(worker, request, limits, True, self._kill)
+        except WorkerUnavailableError as error:
+            return ProgramResult(ProgramStatus.LOST, None, "", str(error))
         finally:
-            self._bury(worker)
+            self._reap(worker)
 
-    def _bury(self, worker: Worker | None) -> None:
+    def _reap(self, worker: SandboxWorker | None) -> None:
         """Wait until nothing of a worker runs any more, and free its place only then, so that
         workers cannot pile up."""
         if worker is None:
-            self._places.release()
+            self._slots.release()
             return
 
-        async def burial() -> None:
+        async def wait_until_terminated() -> None:
             try:
-                await worker.gone.wait()
+                await worker.terminated.wait()
             finally:
-                self._places.release()
+                self._slots.release()
 
         self._kill(worker)
-        task = asyncio.create_task(burial())
-        self._burials.add(task)
-        task.add_done_callback(self._burials.discard)
+        task = asyncio.create_task(wait_until_terminated())
+        self._reaping_tasks.add(task)
+        task.add_done_callback(self._reaping_tasks.discard)
 
-    def _kill(self, worker: Worker) -> None:
-        for supervisor in self._running:
+    def _kill(self, worker: SandboxWorker) -> None:
+        for supervisor in self._supervisors:
             supervisor.kill(worker)
 
-    async def _worker(self, limits: Limits) -> Worker:
-        """Return a worker that is ready. Raises NoWorker where the system does not give one."""
-        said = ""
-        for attempt in range(_TRIES):
-            supervisor = await self._living()
-            usual = limits.of_worker() == self.limits.of_worker()
-            if usual and self._spare and attempt == 0:  # if one was killed, others were, too
-                worker = self._spare.popleft()
+    async def _get_worker(self, limits: SandboxLimits) -> SandboxWorker:
+        """Return a worker that is ready. Raises WorkerUnavailableError where the system does not
+        give one."""
+        failure = ""
+        for attempt in range(_START_ATTEMPTS):
+            supervisor = await self._ensure_zygote()
+            has_default_limits = limits.for_worker() == self.limits.for_worker()
+            if (
+                has_default_limits and self._idle_workers and attempt == 0
+            ):  # if one was killed, others were, too
+                worker = self._idle_workers.popleft()
             else:
                 worker = supervisor.spawn(limits)
-            self._refill(supervisor)
+            self._refill_idle_workers(supervisor)
             try:
-                with waiting("a program", "its interpreter, which begins"):
-                    async with asyncio.timeout(START_SECONDS):
-                        reason = await worker.begin()
+                with report_wait("a program", "its interpreter, which begins"):
+                    async with asyncio.timeout(START_TIMEOUT_SECONDS):
+                        reason = await worker.wait_until_ready()
                 if reason is None:
                     return worker
-                said = reason
+                failure = reason
             except TimeoutError:
-                said = f"it was not ready within {START_SECONDS:g} s"
+                failure = f"it was not ready within {START_TIMEOUT_SECONDS:g} s"
             except asyncio.CancelledError:
                 supervisor.kill(worker)
                 raise
             supervisor.kill(worker)
-            await worker.gone.wait()
-        raise NoWorker(f"no worker starts: {said}")
+            await worker.terminated.wait()
+        raise WorkerUnavailableError(f"no worker starts: {failure}")
 
-    def _refill(self, supervisor: Supervisor) -> None:
+    def _refill_idle_workers(self, supervisor: Supervisor) -> None:
         """Keep some workers ready, which have the limits that most runs have."""
-        while len(self._spare) < min(self.concurrent, len(os.sched_getaffinity(0)) + 1):
-            self._spare.append(supervisor.spawn(self.limits))
+        while len(self._idle_workers) < min(self.concurrent, len(os.sched_getaffinity(0)) + 1):
+            self._idle_workers.append(supervisor.spawn(self.limits))
 
-    async def _living(self) -> Supervisor:
+    async def _ensure_zygote(self) -> Supervisor:
         """Return the template, started again if somebody killed it. Raises UserError as at the
         start."""
         async with self._starting:
-            if not self._running or self._running[0].ended.is_set():
-                self._spare.clear()
-                supervisor = Supervisor(self.waived, self._libraries)
+            if not self._supervisors or self._supervisors[0].exited.is_set():
+                self._idle_workers.clear()
+                supervisor = Supervisor(self.waived_layers, self._libraries)
                 await supervisor.start()
-                self._running[:] = [supervisor]
-                self._refill(supervisor)
-            return self._running[0]
+                self._supervisors[:] = [supervisor]
+                self._refill_idle_workers(supervisor)
+            return self._supervisors[0]
 
 
-class NoWorker(Exception):
+class WorkerUnavailableError(Exception):
     """The system does not give a worker; the message has what the last one said."""
 
 
-class Session:
+class SandboxSession:
     """One interpreter for several calls, and a folder that they share. One call at a time.
 
     A call that does not finish by itself, as with a time-out, ends the interpreter. The next call
-    gets a new one, and its `Run.restarted` says so.
+    gets a new one, and its `ProgramResult.restarted` says so.
     """
 
-    def __init__(self, sandbox: Sandbox, limits: Limits, files: Mapping[str, bytes]) -> None:
+    def __init__(self, sandbox: Sandbox, limits: SandboxLimits, files: Mapping[str, bytes]) -> None:
         self._sandbox = sandbox
         self._limits = limits
         self._files = files
-        self._worker: Worker | None = None
-        self._began = False
+        self._worker: SandboxWorker | None = None
+        self._has_started = False
 
-    async def run(self, code: str, stdin: str = "") -> Run:
+    async def run(self, code: str, stdin: str = "") -> ProgramResult:
         """Run a program as `Sandbox.run` does, with the variables of the calls before."""
-        work = self._run(Request(code, stdin))
-        return await asyncio.wrap_future(self._sandbox._do(work))
+        work = self._run(ProgramRequest(code, stdin))
+        return await asyncio.wrap_future(self._sandbox._submit(work))
 
     async def close(self) -> None:
         """End the interpreter, and return when nothing of it runs any more."""
-        await asyncio.wrap_future(self._sandbox._do(self._close()))
+        await asyncio.wrap_future(self._sandbox._submit(self._close()))
 
     async def __aenter__(self) -> Self:
         return self
@@ -281,26 +288,26 @@ class Session:
     ) -> None:
         await self.close()
 
-    async def _run(self, request: Request) -> Run:
-        await self._sandbox._take_place()
+    async def _run(self, request: ProgramRequest) -> ProgramResult:
+        await self._sandbox._acquire_slot()
         try:
-            return await self._run_in_place(request)
+            return await self._run_in_slot(request)
         finally:
-            self._sandbox._places.release()
+            self._sandbox._slots.release()
 
-    async def _run_in_place(self, request: Request) -> Run:
+    async def _run_in_slot(self, request: ProgramRequest) -> ProgramResult:
         worker = self._worker
         restarted = False
         if worker is None or worker.exited.is_set():
             request = replace(request, files=self._files)
-            restarted, self._began = self._began, True
+            restarted, self._has_started = self._has_started, True
             try:
-                worker = self._worker = await self._sandbox._worker(self._limits)
-            except NoWorker as error:
-                return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
+                worker = self._worker = await self._sandbox._get_worker(self._limits)
+            except WorkerUnavailableError as error:
+                return ProgramResult(ProgramStatus.LOST, None, "", str(error), restarted=restarted)
         try:
-            self._sandbox._running[0].begin(worker, self._limits.cpu_seconds)
-            run = await call(worker, request, self._limits, False, self._sandbox._kill)
+            self._sandbox._supervisors[0].resume(worker, self._limits.cpu_seconds)
+            run = await execute(worker, request, self._limits, False, self._sandbox._kill)
         except BaseException:  # a call that was cancelled still runs
             self._sandbox._kill(worker)
             self._worker = None
@@ -308,33 +315,33 @@ class Session:
         if worker.exited.is_set():
             self._worker = None
         else:
-            self._sandbox._running[0].rest(worker)
+            self._sandbox._supervisors[0].pause(worker)
         return replace(run, restarted=restarted)
 
     async def _close(self) -> None:
         if self._worker is not None:
             self._sandbox._kill(self._worker)
-            await self._worker.gone.wait()
+            await self._worker.terminated.wait()
             self._worker = None
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
 
 
-def _end(
-    loop: asyncio.AbstractEventLoop, thread: threading.Thread, running: list[Supervisor]
+def _shut_down(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, supervisors: list[Supervisor]
 ) -> None:
     """End a sandbox that is closed or forgotten: its processes end, and so does its thread."""
 
     async def stop() -> None:
-        for supervisor in running:
+        for supervisor in supervisors:
             supervisor.stop()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        pending = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
     asyncio.run_coroutine_threadsafe(stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)

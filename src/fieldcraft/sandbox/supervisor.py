@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.sandbox.frames import MOST_PACKET
-from fieldcraft.sandbox.installation import readable_folders, root_links
+from fieldcraft.sandbox.frames import MAX_PACKET_BYTES
+from fieldcraft.sandbox.installation import find_readable_folders, find_root_links
 from fieldcraft.sandbox.isolation import HOME
-from fieldcraft.sandbox.layers import refuse_missing
-from fieldcraft.sandbox.limits import Limits
-from fieldcraft.sandbox.watch import Over
-from fieldcraft.sandbox.worker import Worker
+from fieldcraft.sandbox.layers import require_no_missing_layers
+from fieldcraft.sandbox.limits import SandboxLimits
+from fieldcraft.sandbox.usage_monitor import ExceededLimit
+from fieldcraft.sandbox.worker import SandboxWorker
 from fieldcraft.types import UserError
 
-START_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 60.0
 # What the template and the programs have as environment; nothing of the host's is in it.
 ENVIRONMENT: Mapping[str, str] = {
     "HOME": HOME,
@@ -37,9 +37,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "MALLOC_ARENA_MAX": "2",  # each takes address space, which is limited
 }
 # Where this package is; an editable installation is not in site-packages.
-_PACKAGES = str(Path(__file__).parents[2])
-_TEMPLATE = "fieldcraft.sandbox.template"
-_numbers = itertools.count(1)
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_ZYGOTE_MODULE = "fieldcraft.sandbox.zygote"
+_worker_numbers = itertools.count(1)
 
 
 class Supervisor:
@@ -48,84 +48,87 @@ class Supervisor:
     def __init__(self, waive: Sequence[str], libraries: Sequence[str]) -> None:
         self._waive = waive
         self._libraries = libraries
-        self._workers: dict[int, Worker] = {}
-        self._outbox: deque[tuple[dict[str, Any], Worker | None]] = deque()
-        self.ended = asyncio.Event()
+        self._workers: dict[int, SandboxWorker] = {}
+        self._outbox: deque[tuple[dict[str, Any], SandboxWorker | None]] = deque()
+        self.exited = asyncio.Event()
 
     async def start(self) -> None:
         """Start the template. Raises UserError where the system refuses a layer that is not waived,
         or where the template does not start."""
-        ours, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
-        ours.setblocking(False)
+        own_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = own_socket
+        own_socket.setblocking(False)
         settings = {
-            "socket": inner.fileno(),
+            "socket": zygote_socket.fileno(),
             "waive": list(self._waive),
             "libraries": list(self._libraries),
-            "folders": readable_folders(),
-            "links": dict(root_links()),
+            "folders": find_readable_folders(),
+            "links": dict(find_root_links()),
         }
-        with inner:
+        with zygote_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-m", _TEMPLATE, json.dumps(settings)],
-                env={**ENVIRONMENT, "PYTHONPATH": _PACKAGES},
+                [sys.executable, "-P", "-s", "-m", _ZYGOTE_MODULE, json.dumps(settings)],
+                env={**ENVIRONMENT, "PYTHONPATH": _PACKAGE_ROOT},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=[inner.fileno()],
+                pass_fds=[zygote_socket.fileno()],
                 start_new_session=True,
             )
         try:
-            async with asyncio.timeout(START_SECONDS):
-                refuse_missing((await self._first())["layers"])
-                await self._first()  # ready
+            async with asyncio.timeout(START_TIMEOUT_SECONDS):
+                require_no_missing_layers((await self._receive_first())["layers"])
+                await self._receive_first()  # ready
         except TimeoutError as error:
             self.stop()
             raise UserError(
-                f"the sandbox did not start within {START_SECONDS:g} s; the machine is too busy."
+                f"the sandbox did not start within {START_TIMEOUT_SECONDS:g} s; the machine is too "
+                "busy."
             ) from error
         except UserError:
             self.stop()
             raise
-        asyncio.get_running_loop().add_reader(ours, self._hear)
+        asyncio.get_running_loop().add_reader(own_socket, self._on_readable)
 
-    async def _first(self) -> dict[str, Any]:
-        data = await asyncio.get_running_loop().sock_recv(self._socket, MOST_PACKET)
+    async def _receive_first(self) -> dict[str, Any]:
+        data = await asyncio.get_running_loop().sock_recv(self._socket, MAX_PACKET_BYTES)
         if not data:
             self.stop()
-            last = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise UserError(f"the sandbox does not start ({last}); correct that and try again.")
+            last_line = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise UserError(
+                f"the sandbox does not start ({last_line}); correct that and try again."
+            )
         message: dict[str, Any] = json.loads(data)
         return message
 
-    def spawn(self, limits: Limits) -> Worker:
+    def spawn(self, limits: SandboxLimits) -> SandboxWorker:
         """Start a worker that will be ready in a moment."""
-        worker = Worker(next(_numbers), limits, self._forget)
+        worker = SandboxWorker(next(_worker_numbers), limits, self._remove_worker)
         self._workers[worker.number] = worker
-        self._outbox.append((worker.spawn_message(), worker))
-        self._send()
+        self._outbox.append((worker.make_spawn_message(), worker))
+        self._flush_outbox()
         return worker
 
-    def kill(self, worker: Worker) -> None:
-        """End all of a worker's processes; `worker.gone` says when they are."""
-        if not worker.gone.is_set():
+    def kill(self, worker: SandboxWorker) -> None:
+        """End all of a worker's processes; `worker.terminated` is set when they are."""
+        if not worker.terminated.is_set():
             self._outbox.append(({"kill": worker.number}, None))
-            self._send()
+            self._flush_outbox()
 
-    def begin(self, worker: Worker, cpu_seconds: float) -> None:
+    def resume(self, worker: SandboxWorker, cpu_seconds: float) -> None:
         """Let all of a worker's processes go on, and count what they use."""
         self._outbox.append(({"begin": worker.number, "cpu_seconds": cpu_seconds}, None))
-        self._send()
+        self._flush_outbox()
 
-    def rest(self, worker: Worker) -> None:
+    def pause(self, worker: SandboxWorker) -> None:
         """Stop all of a worker's processes until the next call."""
         self._outbox.append(({"rest": worker.number}, None))
-        self._send()
+        self._flush_outbox()
 
-    def _send(self) -> None:
+    def _flush_outbox(self) -> None:
         """Send what waits, as far as the template keeps up."""
-        if self.ended.is_set():
+        if self.exited.is_set():
             self._outbox.clear()
             return
         loop = asyncio.get_running_loop()
@@ -136,9 +139,9 @@ class Supervisor:
                 socket.send_fds(self._socket, [json.dumps(message).encode()], handles)
                 self._outbox.popleft()
                 if worker is not None:
-                    worker.handed_over()
+                    worker.close_handles()
         except BlockingIOError:
-            loop.add_writer(self._socket, self._send)
+            loop.add_writer(self._socket, self._flush_outbox)
         except OSError:
             self.stop()  # the template has died
         else:
@@ -146,9 +149,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the template and with it all workers."""
-        if self.ended.is_set():
+        if self.exited.is_set():
             return
-        self.ended.set()
+        self.exited.set()
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
         loop.remove_writer(self._socket)
@@ -156,14 +159,14 @@ class Supervisor:
         self._process.kill()
         _, self._errors = self._process.communicate()
         for worker in list(self._workers.values()):
-            worker.has_gone()
+            worker.mark_terminated()
 
-    def _forget(self, worker: Worker) -> None:
+    def _remove_worker(self, worker: SandboxWorker) -> None:
         self._workers.pop(worker.number, None)
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         try:
-            data = self._socket.recv(MOST_PACKET)
+            data = self._socket.recv(MAX_PACKET_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -176,9 +179,9 @@ class Supervisor:
         if worker is None:
             return
         if "over" in message:
-            worker.over = Over(message["limit"])
+            worker.exceeded_limit = ExceededLimit(message["limit"])
         elif "exit" in message:
             worker.exit_code = message["code"]
             worker.exited.set()
         else:
-            worker.has_gone()
+            worker.mark_terminated()

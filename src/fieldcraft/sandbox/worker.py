@@ -12,16 +12,16 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from fieldcraft.sandbox import frames
-from fieldcraft.sandbox.clipping import Clipped
-from fieldcraft.sandbox.limits import Limits
-from fieldcraft.sandbox.watch import Over
+from fieldcraft.sandbox.clipping import OutputBuffer
+from fieldcraft.sandbox.limits import SandboxLimits
+from fieldcraft.sandbox.usage_monitor import ExceededLimit
 
-_PIECE = 65_536
-_READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_FLOOD = 256  # times what is kept of the output: a program that writes more is stopped
+_CHUNK_BYTES = 65_536
+_READ_ONLY_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_FLOOD_FACTOR = 256  # times what is kept of the output: a program that writes more is stopped
 
 
-class Pipe:
+class OutputPipe:
     """Output of a pipe, which is always read, so that the program never waits for it."""
 
     def __init__(self, descriptor: int, flooded: asyncio.Event) -> None:
@@ -32,34 +32,34 @@ class Pipe:
         self._flooded = flooded
         self._open = True
         self.ended = asyncio.Event()
-        self.start(_PIECE)
+        self.start(_CHUNK_BYTES)
         self._loop.add_reader(descriptor, self.read)
 
-    def start(self, most: int) -> None:
+    def start(self, max_bytes: int) -> None:
         """Keep what comes from now on, at most so many bytes."""
-        self.kept = Clipped(most)
-        self._flood = most * _FLOOD
+        self.buffer = OutputBuffer(max_bytes)
+        self._flood_bytes = max_bytes * _FLOOD_FACTOR
 
     def read(self) -> bool:
         """Take what there is, within reason. Returns False where there is nothing."""
         if not self._open:
             return False
         try:
-            data = os.read(self._descriptor, _PIECE)
+            data = os.read(self._descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not data:
             self.close()
             return False
-        self.kept.add(data)
-        if self.kept.total > self._flood:
+        self.buffer.add(data)
+        if self.buffer.total_bytes > self._flood_bytes:
             self._flooded.set()
         return True
 
     def drain(self) -> None:
         """Take what was written until now, but not what a flood adds meanwhile."""
-        most = self.kept.total + 2**21
-        while self.kept.total < most and self.read():
+        max_bytes = self.buffer.total_bytes + 2**21
+        while self.buffer.total_bytes < max_bytes and self.read():
             pass
 
     def close(self) -> None:
@@ -70,58 +70,61 @@ class Pipe:
             self.ended.set()
 
 
-def _file_of(stdin: bytes) -> BinaryIO:
+def _make_stdin_file(stdin: bytes) -> BinaryIO:
     """Make a file in memory that can only be read. It is the owner's, because a program that could
     make such files would have memory that nobody counts."""
     file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     file.write(stdin)
     file.seek(0)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _READ_ONLY)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _READ_ONLY_SEALS)
     return file
 
 
-class Worker:
+class SandboxWorker:
     """One process tree that waits for a program, or for the next call of a session."""
 
-    def __init__(self, number: int, limits: Limits, forget: Callable[[Worker], None]) -> None:
-        """Make the control socket; `forget` is called once, when nothing of the worker is left."""
+    def __init__(
+        self, number: int, limits: SandboxLimits, on_terminated: Callable[[SandboxWorker], None]
+    ) -> None:
+        """Make the control socket; `on_terminated` is called once, when nothing of the worker is
+        left."""
         self.number = number
         self.limits = limits
         self.exit_code: int | None = None  # of the program, once it has ended
-        self.over: Over | None = None  # the limit for which it was killed
-        self.exited, self.gone = asyncio.Event(), asyncio.Event()
+        self.exceeded_limit: ExceededLimit | None = None  # the limit for which it was killed
+        self.exited, self.terminated = asyncio.Event(), asyncio.Event()
         self.flooded = asyncio.Event()
-        self._forget = forget
-        self._control, inner = socket.socketpair()
+        self._on_terminated = on_terminated
+        self._control, worker_socket = socket.socketpair()
         self._control.setblocking(False)
-        self.handles: tuple[int, ...] = (inner.detach(),)
-        self.outputs: tuple[Pipe, ...] = ()  # stdout and stderr, once it has begun
+        self.handles: tuple[int, ...] = (worker_socket.detach(),)
+        self.outputs: tuple[OutputPipe, ...] = ()  # stdout and stderr, once it has begun
         self._reading = False
 
-    def handed_over(self) -> None:
+    def close_handles(self) -> None:
         """Close the other ends here: the template has them, or never will."""
         for handle in self.handles:
             os.close(handle)
         self.handles = ()
 
-    def spawn_message(self) -> dict[str, Any]:
+    def make_spawn_message(self) -> dict[str, Any]:
         return {"spawn": self.number, "limits": asdict(self.limits)}
 
-    async def begin(self) -> str | None:
+    async def wait_until_ready(self) -> str | None:
         """Take the ends of its output, and wait until it is ready; otherwise say why it is not."""
-        if self.gone.is_set():
+        if self.terminated.is_set():
             return "it was killed"
         self._reading = True
         try:
-            said, readers = await self._receive_descriptors()
-            self.outputs = tuple(Pipe(reader, self.flooded) for reader in readers)
+            message, readers = await self._receive_descriptors()
+            self.outputs = tuple(OutputPipe(reader, self.flooded) for reader in readers)
         except OSError as error:
             return str(error)
         finally:
-            self._end_of_use()
+            self._release_control()
         if len(self.outputs) < 2:
-            return said
-        return None if await self.hear() == frames.READY else "it ended at once"
+            return message
+        return None if await self.receive() == frames.READY else "it ended at once"
 
     async def _receive_descriptors(self) -> tuple[str, list[int]]:
         """Receive what comes first over the control socket: the ends of the output, or a reason."""
@@ -132,85 +135,87 @@ class Worker:
             await readable
         finally:
             loop.remove_reader(self._control)
-        size = len(frames.PIPES)
-        said, readers, _, _ = socket.recv_fds(self._control, size, 2)
+        size = len(frames.PIPES_MESSAGE)
+        message, readers, _, _ = socket.recv_fds(self._control, size, 2)
         if not readers:
-            said += self._control.recv(_PIECE)
-        return said.decode("utf-8", "replace"), readers
+            message += self._control.recv(_CHUNK_BYTES)
+        return message.decode("utf-8", "replace"), readers
 
-    async def tell(self, message: dict[str, Any], stdin: bytes | None = None) -> None:
+    async def send(self, message: dict[str, Any], stdin: bytes | None = None) -> None:
         """Send a request with its standard input, or what belongs to the request before. Nothing
         happens where nobody is there to read it."""
         self._reading = True
-        data = frames.pack(message)
+        data = frames.encode_frame(message)
         try:
             if stdin is not None:
-                with _file_of(stdin) as file:
+                with _make_stdin_file(stdin) as file:
                     socket.send_fds(self._control, [data[:1]], [file.fileno()])
                 data = data[1:]
             await asyncio.get_running_loop().sock_sendall(self._control, data)
         except OSError:
             pass
         finally:
-            self._end_of_use()
+            self._release_control()
 
-    async def hear(self, files: int = 0, most_value: int = 0) -> bytes | frames.Answer | None:
-        """Wait for the next message, and return it: READY, OUT_OF_TIME or an answer with so many
+    async def receive(
+        self, num_files: int = 0, max_value_bytes: int = 0
+    ) -> bytes | frames.ProgramReport | None:
+        """Wait for the next message, and return it: READY, TIMED_OUT or an answer with so many
         files; None if the program ends without one, or sends nonsense."""
         self._reading = True
         try:
-            kind = await self._receive(1)
-            if kind == frames.ANSWER:
-                return await self._answer(files, most_value)
-            if kind not in (frames.READY, frames.OUT_OF_TIME):
-                raise frames.BadFrame("no known kind")
+            kind = await self._receive_exactly(1)
+            if kind == frames.REPORT:
+                return await self._receive_report(num_files, max_value_bytes)
+            if kind not in (frames.READY, frames.TIMED_OUT):
+                raise frames.FrameError("no known kind")
             return kind
-        except frames.BadFrame:
+        except frames.FrameError:
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)  # it may be writing still, and would wait
             return None
         except (OSError, EOFError):
             return None
         finally:
-            self._end_of_use()
+            self._release_control()
 
-    async def _answer(self, files: int, most_value: int) -> frames.Answer:
-        head = await self._receive(frames.answer_head_size(files))
-        exit_code, sizes = frames.answer_sizes(head, files, most_value)
-        value, *found = [None if s < 0 else await self._receive(s) for s in sizes]
+    async def _receive_report(self, num_files: int, max_value_bytes: int) -> frames.ProgramReport:
+        header = await self._receive_exactly(frames.get_report_header_size(num_files))
+        exit_code, sizes = frames.parse_report_header(header, num_files, max_value_bytes)
+        value, *found = [None if s < 0 else await self._receive_exactly(s) for s in sizes]
         text = None if value is None else value.decode("utf-8", "replace")
-        return frames.Answer(exit_code, text, tuple(found))
+        return frames.ProgramReport(exit_code, text, tuple(found))
 
-    def _end_of_use(self) -> None:
+    def _release_control(self) -> None:
         """End the use of the control socket, and close it if the worker is gone: it must not be
         closed while the loop watches it."""
         self._reading = False
-        if self.gone.is_set():
+        if self.terminated.is_set():
             self._close()
 
-    async def _receive(self, size: int) -> bytes:
+    async def _receive_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             piece = await asyncio.get_running_loop().sock_recv(
-                self._control, min(size - len(data), _PIECE)
+                self._control, min(size - len(data), _CHUNK_BYTES)
             )
             if not piece:
                 raise EOFError
             data += piece
         return bytes(data)
 
-    def has_gone(self) -> None:
+    def mark_terminated(self) -> None:
         """Close what belongs to the worker: nothing of it runs any more, so nobody writes into its
         pipes."""
         for pipe in self.outputs:
             while pipe.read():
                 pass
-        self.handed_over()
+        self.close_handles()
         self.exited.set()
-        self.gone.set()
+        self.terminated.set()
         if not self._reading:
             self._close()
-        self._forget(self)
+        self._on_terminated(self)
 
     def _close(self) -> None:
         for pipe in self.outputs:

@@ -11,25 +11,26 @@ from difflib import get_close_matches
 
 from fieldcraft.types import UserError
 
-CPU = "cpu"
+CPU_NAME = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device and its wires, in bytes and in operations a second.
+    """A device and its links, in bytes and in operations a second.
 
-    `rate` is that of dense matrix products in bfloat16, `bandwidth` that of its memory. `link` is
-    what one device sends to the others of its node, and `network` its share of the wires between
-    nodes, both one way. A node has `of_node` of them.
+    `flops_per_second` is that of dense matrix products in bfloat16, `memory_bandwidth` that of its
+    memory. `intra_node_bandwidth` is what one device sends to the others of its node, and
+    `inter_node_bandwidth` its share of the links between nodes, both one way. A node has
+    `devices_per_node` of them.
     """
 
     name: str
-    memory: float
-    rate: float
-    bandwidth: float
-    link: float
-    network: float
-    of_node: int = 8
+    memory_bytes: float
+    flops_per_second: float
+    memory_bandwidth: float
+    intra_node_bandwidth: float
+    inter_node_bandwidth: float
+    devices_per_node: int = 8
 
 
 DEVICES = {
@@ -48,28 +49,33 @@ def find_device(name: str) -> Device:
     """Return the device of the table. Raises UserError for a name that it does not have."""
     if name in DEVICES:
         return DEVICES[name]
-    near = get_close_matches(name, DEVICES, n=1)
-    meant = f"; did you mean '{near[0]}'?" if near else "."
+    similar = get_close_matches(name, DEVICES, n=1)
+    suggestion = f"; did you mean '{similar[0]}'?" if similar else "."
     raise UserError(
-        f"there is no device '{name}' in the table: use one of {', '.join((*DEVICES, CPU))}{meant}"
+        f"there is no device '{name}' in the table: use one of "
+        f"{', '.join((*DEVICES, CPU_NAME))}{suggestion}"
     )
 
 
-def nodes_of(device: Device, count: int) -> list[int]:
+def split_into_nodes(device: Device, count: int) -> list[int]:
     """Return the number of devices of each node that `count` devices take: whole nodes, and the
     rest on a last one.
 
     Raises UserError where there are none.
     """
     if count < 1:
-        raise UserError(f"--gpus {count} is no number of devices: give 1 or more.")
-    whole, rest = divmod(count, device.of_node)
-    return [device.of_node] * whole + ([rest] if rest else [])
+        raise UserError(f"--gpus {count} is not a number of devices: give 1 or more.")
+    full_nodes, rest = divmod(count, device.devices_per_node)
+    return [device.devices_per_node] * full_nodes + ([rest] if rest else [])
 
 
-def wires(device: Device, ranks: int) -> float:
-    """Return the bytes a second that each of so many ranks sends: the slowest wire between them
+def get_link_bandwidth(device: Device, ranks: int) -> float:
+    """Return the bytes a second that each of so many ranks sends: the slowest link between them
     decides."""
     if ranks == 1:
         return math.inf
-    return device.link if ranks <= device.of_node else device.network
+    return (
+        device.intra_node_bandwidth
+        if ranks <= device.devices_per_node
+        else device.inter_node_bandwidth
+    )

@@ -9,22 +9,21 @@ from itertools import count
 from typing import Protocol
 
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, Span, StopReason
+from fieldcraft.sampling import Completion, SamplingParams, StopReason, VersionSpan
 
-ALMOST = 1e-6  # of a token: what rounding leaves of a turn that is complete
+TOKEN_TOLERANCE = 1e-6  # of a token: what rounding leaves of a turn that is complete
 
 
-class Speed(Protocol):
+class EngineSpeed(Protocol):
     """The speed of an engine, as `costs.Roofline` has it."""
 
-    def step(self, rows: int, tokens: float) -> float: ...
+    def decode_seconds(self, rows: int, cached_tokens: float) -> float: ...
 
-    def prefill(self, tokens: float) -> float: ...
+    def prefill_seconds(self, tokens: float) -> float: ...
 
 
-class Modelled:
-    """One engine; obeys `types.PolicyEngine`. A turn has as many tokens as it may have.
+class SimulatedEngine:
+    """One engine; obeys `engine.base.PolicyEngine`. A turn has as many tokens as it may have.
 
     All rows that are sampled advance together, a token a step, as with continuous batching. A
     prompt is read by all steps at once: meanwhile no row advances. Of what a session has cached,
@@ -32,138 +31,146 @@ class Modelled:
     once, the others wait in a line.
     """
 
-    def __init__(self, speed: Speed, rows: int, publish_seconds: float = 0.0) -> None:
+    def __init__(self, speed: EngineSpeed, rows: int, publish_seconds: float = 0.0) -> None:
         self.speed = speed
-        self.gate = asyncio.Semaphore(rows)
+        self.slots = asyncio.Semaphore(rows)
         self.publish_seconds = publish_seconds
-        self.cached: dict[str, int] = {}  # tokens of a session that need not be read
-        self.turns: list[tuple[float, int, asyncio.Future[None]]] = []  # by where they end
-        self.place = 0.0  # tokens that a row which was always there would have by now
-        self.at = 0.0  # when it had them; in the future while prompts are read
-        self.held = 0.0  # tokens of all rows that are sampled
-        self.published: list[tuple[float, int]] = [(0.0, 0)]  # place and version
-        self.numbers = count()
+        self.cached_tokens: dict[str, int] = {}  # tokens of a session that need not be read
+        self.pending_turns: list[tuple[float, int, asyncio.Future[None]]] = []  # by where they end
+        self.position = 0.0  # tokens that a row which was always there would have by now
+        self.position_time = 0.0  # when it had them; in the future while prompts are read
+        self.active_tokens = 0.0  # tokens of all rows that are sampled
+        self.version_starts: list[tuple[float, int]] = [(0.0, 0)]  # place and version
+        self.turn_ids = count()
         self.timer: asyncio.TimerHandle | None = None
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        async with self.gate:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        async with self.slots:
             self._advance()
-            known = self.cached.get(session, 0)
-            self.at += self.speed.prefill(len(ids) - known)
-            self.held += len(ids)
-            begin, end = self.place, self.place + sampling.max_tokens
+            cached = self.cached_tokens.get(session, 0)
+            self.position_time += self.speed.prefill_seconds(len(ids) - cached)
+            self.active_tokens += len(ids)
+            start, end = self.position, self.position + sampling.max_tokens
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            turn = (end, next(self.numbers), done)
-            heapq.heappush(self.turns, turn)
+            turn = (end, next(self.turn_ids), done)
+            heapq.heappush(self.pending_turns, turn)
             self._set_timer()
             try:
                 await done
-                self.cached[session] = len(ids) + sampling.max_tokens
+                self.cached_tokens[session] = len(ids) + sampling.max_tokens
             except asyncio.CancelledError:
                 self._advance()
-                if turn in self.turns:
-                    self.turns.remove(turn)
-                    heapq.heapify(self.turns)
+                if turn in self.pending_turns:
+                    self.pending_turns.remove(turn)
+                    heapq.heapify(self.pending_turns)
                 raise
             finally:
-                self.held -= len(ids) + min(self.place, end) - begin
+                self.active_tokens -= len(ids) + min(self.position, end) - start
                 self._set_timer()
-        return Completion([], [], "", StopReason.EOS, self._versions(begin, end))
+        return Completion([], [], "", StopReason.EOS, self._make_version_spans(start, end))
 
     def release(self, session: str) -> None:
-        self.cached.pop(session, None)
+        self.cached_tokens.pop(session, None)
 
     async def sleep(self) -> None:
-        self.cached.clear()
+        self.cached_tokens.clear()
 
-    async def separate(self) -> None:
+    async def snapshot_weights(self) -> None:
         pass
 
-    async def publish(self, version: int) -> None:
+    async def update_weights(self, version: int) -> None:
         """Publish new weights: everything that is being sampled is read again with them."""
         self._advance()
-        self.at += self.publish_seconds + self.speed.prefill(self.held)
-        self.cached.clear()
-        self.published.append((self.place, version))
+        self.position_time += self.publish_seconds + self.speed.prefill_seconds(self.active_tokens)
+        self.cached_tokens.clear()
+        self.version_starts.append((self.position, version))
         self._set_timer()
         await asyncio.sleep(self.publish_seconds)
 
     def _advance(self) -> None:
         """Let time pass until now, in which the rows are those of before."""
         now = asyncio.get_running_loop().time()
-        if now > self.at:
-            if self.turns:
-                tokens = (now - self.at) / self.speed.step(len(self.turns), self.held)
-                self.place += tokens
-                self.held += tokens * len(self.turns)
-            self.at = now
+        if now > self.position_time:
+            if self.pending_turns:
+                tokens = (now - self.position_time) / self.speed.decode_seconds(
+                    len(self.pending_turns), self.active_tokens
+                )
+                self.position += tokens
+                self.active_tokens += tokens * len(self.pending_turns)
+            self.position_time = now
 
     def _set_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        if self.turns:
-            left = self.turns[0][0] - self.place
-            end = self.at + left * self.speed.step(len(self.turns), self.held)
-            self.timer = asyncio.get_running_loop().call_at(end, self._end_turns)
+        if self.pending_turns:
+            remaining = self.pending_turns[0][0] - self.position
+            end = self.position_time + remaining * self.speed.decode_seconds(
+                len(self.pending_turns), self.active_tokens
+            )
+            self.timer = asyncio.get_running_loop().call_at(end, self._finish_turns)
 
-    def _end_turns(self) -> None:
+    def _finish_turns(self) -> None:
         self._advance()
-        while self.turns and self.turns[0][0] <= self.place + ALMOST:
-            _, _, done = heapq.heappop(self.turns)
+        while self.pending_turns and self.pending_turns[0][0] <= self.position + TOKEN_TOLERANCE:
+            _, _, done = heapq.heappop(self.pending_turns)
             if not done.cancelled():
                 done.set_result(None)
         self._set_timer()
 
-    def _versions(self, begin: float, end: float) -> list[Span]:
+    def _make_version_spans(self, start: float, end: float) -> list[VersionSpan]:
         """Return the number of tokens of a turn that each version of the policy sampled."""
-        spans: list[Span] = []
+        spans: list[VersionSpan] = []
         until = end
-        for place, version in reversed(self.published):
-            if place < until:
-                tokens = round(until) - round(max(place, begin))
+        for position, version in reversed(self.version_starts):
+            if position < until:
+                tokens = round(until) - round(max(position, start))
                 spans += [(version, tokens)] if tokens else []
-                until = max(place, begin)
-            if place <= begin:
+                until = max(position, start)
+            if position <= start:
                 break
         return spans[::-1]
 
 
-class Several:
-    """Several engines; obeys `types.PolicyEngine`. A new session gets the engine that has fewest,
-    and keeps it."""
+class SimulatedEngineGroup:
+    """Several engines; obeys `engine.base.PolicyEngine`. A new session gets the engine that has
+    fewest, and keeps it."""
 
     def __init__(self, engines: Sequence[PolicyEngine]) -> None:
         self.engines = engines
-        self.least = [(0, number) for number in range(len(engines))]
+        self.load_heap = [(0, number) for number in range(len(engines))]
         self.load = [0] * len(engines)
-        self.of: dict[str, int] = {}
+        self.assigned_engine: dict[str, int] = {}
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        if session not in self.of:
-            self._change(number := self._least(), 1)
-            self.of[session] = number
-        return await self.engines[self.of[session]].generate(ids, sampling, session)
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        if session not in self.assigned_engine:
+            self._change_load(number := self._find_least_loaded(), 1)
+            self.assigned_engine[session] = number
+        return await self.engines[self.assigned_engine[session]].generate(ids, sampling, session)
 
     def release(self, session: str) -> None:
-        if session in self.of:
-            number = self.of.pop(session)
+        if session in self.assigned_engine:
+            number = self.assigned_engine.pop(session)
             self.engines[number].release(session)
-            self._change(number, -1)
+            self._change_load(number, -1)
 
     async def sleep(self) -> None:
         await asyncio.gather(*(engine.sleep() for engine in self.engines))
 
-    async def separate(self) -> None:
-        await asyncio.gather(*(engine.separate() for engine in self.engines))
+    async def snapshot_weights(self) -> None:
+        await asyncio.gather(*(engine.snapshot_weights() for engine in self.engines))
 
-    async def publish(self, version: int) -> None:
-        await asyncio.gather(*(engine.publish(version) for engine in self.engines))
+    async def update_weights(self, version: int) -> None:
+        await asyncio.gather(*(engine.update_weights(version) for engine in self.engines))
 
-    def _least(self) -> int:
-        while self.least[0][0] != self.load[self.least[0][1]]:  # of a time before
-            heapq.heappop(self.least)
-        return self.least[0][1]
+    def _find_least_loaded(self) -> int:
+        while self.load_heap[0][0] != self.load[self.load_heap[0][1]]:  # of a time before
+            heapq.heappop(self.load_heap)
+        return self.load_heap[0][1]
 
-    def _change(self, number: int, by: int) -> None:
-        self.load[number] += by
-        heapq.heappush(self.least, (self.load[number], number))
+    def _change_load(self, number: int, delta: int) -> None:
+        self.load[number] += delta
+        heapq.heappush(self.load_heap, (self.load[number], number))

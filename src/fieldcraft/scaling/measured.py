@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import torch
 
-from fieldcraft.runs.memory import free_memory
-from fieldcraft.scaling.costs import BANDWIDTH, COMPUTE
-from fieldcraft.scaling.devices import CPU, Device
+from fieldcraft.runs.memory import read_free_memory
+from fieldcraft.scaling.costs import BANDWIDTH_EFFICIENCY, COMPUTE_EFFICIENCY
+from fieldcraft.scaling.devices import CPU_NAME, Device
 
-WIDTH = 512  # of the matrices: as wide as a small model's
-MATRICES = 64  # that are read: more than a cache holds
-LOOPBACK = 1e9  # bytes a second between processes of a machine; an assumption
-TRIES = 5
+MATRIX_SIZE = 512  # of the matrices: as wide as a small model's
+NUM_MATRICES = 64  # that are read: more than a cache holds
+LOOPBACK_BANDWIDTH = 1e9  # bytes a second between processes of a machine; an assumption
+NUM_TRIALS = 5
 
 
 def measure_cpu() -> Device:
@@ -23,25 +23,27 @@ def measure_cpu() -> Device:
     products of matrices, the bandwidth that of products of a vector with many matrices, as rows are
     sampled. Both are divided by the shares of a peak that formulas count with."""
     cores = os.cpu_count() or 1
-    one, vector = torch.ones(WIDTH, WIDTH), torch.ones(1, WIDTH)
-    many = torch.ones(MATRICES, WIDTH, WIDTH)
+    square, vector = torch.ones(MATRIX_SIZE, MATRIX_SIZE), torch.ones(1, MATRIX_SIZE)
+    matrices = torch.ones(NUM_MATRICES, MATRIX_SIZE, MATRIX_SIZE)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    products = min(_seconds(lambda: one @ one) for _ in range(TRIES))
-    reads = min(_seconds(lambda: [vector @ matrix for matrix in many]) for _ in range(TRIES))
+    matmul_seconds = min(_time_call(lambda: square @ square) for _ in range(NUM_TRIALS))
+    matvec_seconds = min(
+        _time_call(lambda: [vector @ matrix for matrix in matrices]) for _ in range(NUM_TRIALS)
+    )
     torch.set_num_threads(threads)
     return Device(
-        CPU,
-        memory=free_memory(torch.device("cpu")) / cores,
-        rate=2 * WIDTH**3 / products / COMPUTE,
-        bandwidth=many.nbytes / reads / BANDWIDTH,
-        link=LOOPBACK,
-        network=LOOPBACK,
-        of_node=cores,
+        CPU_NAME,
+        memory_bytes=read_free_memory(torch.device("cpu")) / cores,
+        flops_per_second=2 * MATRIX_SIZE**3 / matmul_seconds / COMPUTE_EFFICIENCY,
+        memory_bandwidth=matrices.nbytes / matvec_seconds / BANDWIDTH_EFFICIENCY,
+        intra_node_bandwidth=LOOPBACK_BANDWIDTH,
+        inter_node_bandwidth=LOOPBACK_BANDWIDTH,
+        devices_per_node=cores,
     )
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def _time_call(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started

@@ -1,7 +1,8 @@
 """Reinforcement learning in virtual time: the scheduler is the real one, durations are modelled.
 
-`train/sampler.py:Sampler` and `train/stream.py:Stream` decide what is sampled when, and what is
-waited for. What they decide about is only counted: no model, no weights, no text.
+`train/sampler.py:RolloutSampler` and `train/async_sampler.py:AsyncRolloutSampler` decide what is
+sampled when, and what is waited for. What they decide about is only counted: no model, no weights,
+no text.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Any, cast
 from aiotools import VirtualClock
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.envs.guards import Gate
+from fieldcraft.envs.guards import ConcurrencyLimiter
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.scaling.engines import Modelled, Several, Speed
-from fieldcraft.scaling.workload import Played, Player, Workload
-from fieldcraft.train.sampler import Group, Sampler
-from fieldcraft.train.stream import Stream
+from fieldcraft.scaling.engines import EngineSpeed, SimulatedEngine, SimulatedEngineGroup
+from fieldcraft.scaling.workload import RolloutWorkload, SimulatedRunner, SimulatedTrajectory
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
+from fieldcraft.train.sampler import RolloutGroup, RolloutSampler
 from fieldcraft.types import Task, Trajectory
 
-YEAR = 365 * 24 * 3600.0  # virtual seconds, after which a simulation is stuck
+MAX_VIRTUAL_SECONDS = 365 * 24 * 3600.0  # virtual seconds, after which a simulation is stuck
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline:
+class PipelineModel:
     """A pipeline to simulate: rollouts on engines, and steps on trainers.
 
     `learn_seconds` says how long a step over rollouts takes, from their tokens and their number.
-    `speed` is that of each engine, and `speeds` those of engines that differ.
+    `speeds` has the speed of each engine.
     """
 
-    workload: Workload
-    speeds: Sequence[Speed]
+    workload: RolloutWorkload
+    speeds: Sequence[EngineSpeed]
     learn_seconds: Callable[[int, int], float]
     questions: int
     group: int
@@ -49,13 +50,13 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """A step: when it began, in seconds, how long it waited and trained, and what it trained."""
 
-    began: float
-    ended: float
-    waited: float
-    learnt: float
+    started: float
+    finished: float
+    wait_seconds: float
+    train_seconds: float
     rollouts: int
     tokens: int
     staleness: int
@@ -63,37 +64,37 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationResult:
     """The steps of a simulation. The first ones, in which engines have had no time to work ahead,
     are not counted, unless there are no others."""
 
-    steps: Sequence[Step]
-    warm_up: int = field(default=1)
+    steps: Sequence[SimulatedStep]
+    num_warmup_steps: int = field(default=1)
 
     @property
-    def counted(self) -> Sequence[Step]:
-        return self.steps[self.warm_up :] or self.steps
+    def measured_steps(self) -> Sequence[SimulatedStep]:
+        return self.steps[self.num_warmup_steps :] or self.steps
 
     @property
     def seconds(self) -> float:
-        return self.counted[-1].ended - self.counted[0].began
+        return self.measured_steps[-1].finished - self.measured_steps[0].started
 
     @property
-    def rate(self) -> float:
+    def rollouts_per_second(self) -> float:
         """Rollouts that are trained in a second."""
-        return sum(step.rollouts for step in self.counted) / self.seconds
+        return sum(step.rollouts for step in self.measured_steps) / self.seconds
 
     @property
-    def token_rate(self) -> float:
-        return sum(step.tokens for step in self.counted) / self.seconds
+    def tokens_per_second(self) -> float:
+        return sum(step.tokens for step in self.measured_steps) / self.seconds
 
     @property
-    def waiting(self) -> float:
+    def wait_share(self) -> float:
         """The share of time in which trainers wait."""
-        return sum(step.waited for step in self.counted) / self.seconds
+        return sum(step.wait_seconds for step in self.measured_steps) / self.seconds
 
 
-class Right(StatelessReward):
+class ConstantReward(StatelessReward):
     """A reward that finds every rollout right: it is only counted."""
 
     name = "em"
@@ -102,48 +103,52 @@ class Right(StatelessReward):
         return [1.0] * len(group)
 
 
-def simulate(pipeline: Pipeline) -> Simulated:
+def simulate(pipeline: PipelineModel) -> SimulationResult:
     """Simulate a pipeline, and return its steps. The same pipeline has always the same steps."""
 
-    async def run() -> list[Step]:
+    async def run() -> list[SimulatedStep]:
         with VirtualClock().patch_loop():
-            async with asyncio.timeout(YEAR):
-                return await _steps(pipeline)
+            async with asyncio.timeout(MAX_VIRTUAL_SECONDS):
+                return await _run_steps(pipeline)
 
-    return Simulated(asyncio.run(run()), min(1 + pipeline.max_staleness, pipeline.steps - 1))
+    return SimulationResult(asyncio.run(run()), min(1 + pipeline.max_staleness, pipeline.steps - 1))
 
 
-async def _steps(pipeline: Pipeline) -> list[Step]:
+async def _run_steps(pipeline: PipelineModel) -> list[SimulatedStep]:
     """Run the steps as `train/stages/rl.py:RlStage.step` has them: sample, train, publish."""
-    sampler = _sampler(pipeline)
-    clock, steps = asyncio.get_running_loop().time, list[Step]()
+    sampler = _make_sampler(pipeline)
+    clock, steps = asyncio.get_running_loop().time, list[SimulatedStep]()
     await sampler.open()
     try:
         for number in range(pipeline.steps):
-            began = clock()
+            started = clock()
             sampled = await sampler.sample(number)
-            waited = clock() - began
-            rollouts, tokens = _size(sampled.groups)
+            wait_seconds = clock() - started
+            rollouts, tokens = _count_rollouts_and_tokens(sampled.groups)
             seconds = pipeline.learn_seconds(tokens, rollouts)
             await asyncio.sleep(seconds)
             await sampler.publish(number + 1)
-            row = sampled.row
+            row = sampled.metrics
             staleness, dropped = row.get("staleness_max", 0), row.get("dropped", 0)
             steps.append(
-                Step(began, clock(), waited, seconds, rollouts, tokens, staleness, dropped)
+                SimulatedStep(
+                    started, clock(), wait_seconds, seconds, rollouts, tokens, staleness, dropped
+                )
             )
     finally:
         await sampler.close()
     return steps
 
 
-def _size(groups: Sequence[Group]) -> tuple[int, int]:
+def _count_rollouts_and_tokens(groups: Sequence[RolloutGroup]) -> tuple[int, int]:
     """Return the number of rollouts and the number of their tokens."""
-    played = [cast(Played, trajectory) for group in groups for trajectory in group]
-    return len(played), sum(rollout.length for rollout in played)
+    trajectories = [
+        cast(SimulatedTrajectory, trajectory) for group in groups for trajectory in group
+    ]
+    return len(trajectories), sum(rollout.num_tokens for rollout in trajectories)
 
 
-def _sampler(pipeline: Pipeline) -> Sampler:
+def _make_sampler(pipeline: PipelineModel) -> RolloutSampler:
     """Return the real sampler, without what it never asks for in a simulation."""
     staleness = pipeline.max_staleness
     ahead = pipeline.steps + staleness + 1  # so that the last steps are like the others
@@ -157,20 +162,20 @@ def _sampler(pipeline: Pipeline) -> Sampler:
         }
     )
     engines = [
-        Modelled(speed, pipeline.rows, pipeline.publish_seconds) for speed in pipeline.speeds
+        SimulatedEngine(speed, pipeline.rows, pipeline.publish_seconds) for speed in pipeline.speeds
     ]
-    nothing: Any = None
-    kind = Stream if staleness else Sampler
-    return kind(
+    unused: Any = None
+    sampler_type = AsyncRolloutSampler if staleness else RolloutSampler
+    return sampler_type(
         settings=settings,
         tasks=[Task(str(i), "", ("",)) for i in range(pipeline.questions * ahead)],
-        env=nothing,
-        engine=Several(engines),
-        rubric=Rubric([(Right(), 1.0)]),
+        env=unused,
+        engine=SimulatedEngineGroup(engines),
+        rubric=Rubric([(ConstantReward(), 1.0)]),
         seed=pipeline.seed,
-        play=Player(
+        runner=SimulatedRunner(
             pipeline.workload,
-            Gate(pipeline.concurrent_calls),
+            ConcurrencyLimiter(pipeline.concurrent_calls),
             random.Random(pipeline.seed).randrange(2**32),
         ),
     )

@@ -8,175 +8,206 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fieldcraft.cluster.placement import Place, place
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.cluster.placement import ProcessPlacement, place_processes
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.stages import Pairs, Stage, Supervised
-from fieldcraft.runs.memory import Sizes
-from fieldcraft.runs.setup import Setup
-from fieldcraft.scaling.devices import Device, nodes_of
-from fieldcraft.scaling.memory import Parts, engine_parts, process_parts, rank_parts
-from fieldcraft.scaling.steps import best_split
-from fieldcraft.scaling.times import StageTime, Timing, Usual
+from fieldcraft.config.stages import Contrastive, Stage, SupervisedConfig
+from fieldcraft.runs.memory import ModelSizes
+from fieldcraft.runs.setup import CheckContext
+from fieldcraft.scaling.devices import Device, split_into_nodes
+from fieldcraft.scaling.memory import (
+    MemoryParts,
+    estimate_engine_memory,
+    estimate_process_memory,
+    estimate_rank_memory,
+)
+from fieldcraft.scaling.steps import find_best_split
+from fieldcraft.scaling.times import StageTime, StageTimeEstimator, TypicalText
 from fieldcraft.types import UserError
 
-ROOM = 0.9  # of a device's memory; the rest is for what no formula knows
-POWERS = tuple(2**power for power in range(8))
+USABLE_MEMORY_SHARE = 0.9  # of a device's memory; the rest is for what no formula knows
+POWERS_OF_TWO = tuple(2**power for power in range(8))
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A plan of a run. `chosen` says whether it split the devices itself, as the recipe does
+class ClusterPlan:
+    """A plan of a run. `is_auto_split` says whether it split the devices itself, as the recipe does
     not."""
 
-    cluster: Cluster
-    chosen: bool
-    nodes: Sequence[int]
-    places: Sequence[Place]
-    memory: dict[str, dict[str, Parts]]  # stage, process, what for: bytes
-    times: Sequence[StageTime]
+    cluster: ClusterConfig
+    is_auto_split: bool
+    devices_per_node: Sequence[int]
+    placements: Sequence[ProcessPlacement]
+    memory: dict[str, dict[str, MemoryParts]]  # stage, process, what for: bytes
+    stage_times: Sequence[StageTime]
 
     @property
-    def seconds(self) -> float:
+    def total_seconds(self) -> float:
         """Seconds of all stages whose steps are known."""
-        return sum(time.seconds or 0.0 for time in self.times)
+        return sum(time.total_seconds or 0.0 for time in self.stage_times)
 
     @property
-    def longest(self) -> StageTime:
-        return max(self.times, key=lambda time: (time.seconds or 0.0, time.step))
+    def slowest_stage(self) -> StageTime:
+        return max(
+            self.stage_times, key=lambda time: (time.total_seconds or 0.0, time.step_seconds)
+        )
 
     @property
-    def unknown(self) -> list[str]:
+    def stages_without_steps(self) -> list[str]:
         """The stages whose steps are not."""
-        return [time.name for time in self.times if time.steps is None]
+        return [time.name for time in self.stage_times if time.steps is None]
 
 
-def read_model(recipe: Recipe) -> Setup:
+def load_model_sizes(recipe: Recipe) -> CheckContext:
     """Read the model's shapes, without weights. Raises UserError where there is none to be read."""
     with tempfile.TemporaryDirectory() as draft:
-        setup = Setup(recipe, Path(draft))
+        sizes = CheckContext(recipe, Path(draft))
         problems: list[str] = []
         if recipe.model is None:
-            problems += setup.find_questions([])
-        problems += setup.find_model([])
+            problems += sizes.load_questions([])
+        problems += sizes.load_first_model([])
     if problems:
         raise UserError(problems[0])
-    return setup
+    return sizes
 
 
-def make_plan(setup: Sizes, device: Device, count: int, usual: Usual) -> Plan:
+def make_plan(
+    sizes: ModelSizes, device: Device, count: int, typical_text: TypicalText
+) -> ClusterPlan:
     """Plan the run of a recipe on `count` devices.
 
     Raises UserError for no devices, for fewer than the recipe asks for, for a recipe without
     stages, and for one that does not fit, with what to change.
     """
-    recipe, nodes = setup.recipe, nodes_of(device, count)
+    recipe, nodes = sizes.recipe, split_into_nodes(device, count)
     if not recipe.stages:
         raise UserError(f"recipe '{recipe.recipe}' trains nothing, so there is nothing to plan.")
-    timing = Timing(setup, device, usual, partial(_examples, recipe))
-    cluster, chosen = recipe.cluster, not (recipe.cluster.trainers or recipe.cluster.engines)
-    places = place(cluster, nodes)  # before all else: it may ask for more than there is
-    if chosen and count > 1:
-        cluster = _split(setup, device, timing, count)
-        places = place(cluster, nodes)
-    memory = {name: process_parts(setup, stage, cluster) for name, stage in recipe.stages.items()}
+    estimator = StageTimeEstimator(sizes, device, typical_text, partial(_count_examples, recipe))
+    cluster, is_auto_split = recipe.cluster, not (recipe.cluster.trainers or recipe.cluster.engines)
+    placements = place_processes(
+        cluster, nodes
+    )  # before all else: it may ask for more than there is
+    if is_auto_split and count > 1:
+        cluster = _choose_split(sizes, device, estimator, count)
+        placements = place_processes(cluster, nodes)
+    memory = {
+        name: estimate_process_memory(sizes, stage, cluster)
+        for name, stage in recipe.stages.items()
+    }
     for name, processes in memory.items():
         for process, parts in processes.items():
-            if sum(parts.values()) > device.memory:
-                raise UserError(_too_large(setup, device, count, cluster, name, process, parts))
-    times = [t for name, stage in recipe.stages.items() for t in timing.each(name, stage, cluster)]
-    return Plan(cluster, chosen and count > 1, nodes, places, memory, times)
+            if sum(parts.values()) > device.memory_bytes:
+                raise UserError(
+                    _describe_overflow(sizes, device, count, cluster, name, process, parts)
+                )
+    times = [
+        t
+        for name, stage in recipe.stages.items()
+        for t in estimator.estimate_periods(name, stage, cluster)
+    ]
+    return ClusterPlan(cluster, is_auto_split and count > 1, nodes, placements, memory, times)
 
 
-def _split(setup: Sizes, device: Device, timing: Timing, count: int) -> Cluster:
+def _choose_split(
+    sizes: ModelSizes, device: Device, estimator: StageTimeEstimator, count: int
+) -> ClusterConfig:
     """Return the trainers and engines for a recipe that names none: those with which its longest
     stage is fastest. In turns each device does both."""
-    recipe, rest = setup.recipe, dict(setup.recipe.cluster)
+    recipe, rest = sizes.recipe, dict(sizes.recipe.cluster)
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     if not stages:
-        return Cluster.model_validate({**rest, "trainers": count})
+        return ClusterConfig.model_validate({**rest, "trainers": count})
     longest = max(stages, key=lambda s: s.steps * s.questions * s.group)
-    each = recipe.cluster.engine_devices
+    engine_devices = recipe.cluster.engine_devices
     if not longest.asynchronous.max_staleness:
-        both = {"trainers": count, "engines": count // each, "colocate": True}
-        return Cluster.model_validate({**rest, **both})
+        both = {"trainers": count, "engines": count // engine_devices, "colocate": True}
+        return ClusterConfig.model_validate({**rest, **both})
 
-    timing = timing.at_longest(longest)
+    estimator = estimator.with_longest_budget(longest)
 
-    def of(trainers: int = 1, engines: int = 1) -> Cluster:
-        return Cluster(trainers=trainers, engines=engines, engine_devices=each)
+    def make_cluster(trainers: int = 1, engines: int = 1) -> ClusterConfig:
+        return ClusterConfig(trainers=trainers, engines=engines, engine_devices=engine_devices)
 
-    fewest = _fewest_trainers(setup, device, range(1, count + 1)) or 1
-    found = best_split(
+    min_trainers = _find_min_trainers(sizes, device, range(1, count + 1)) or 1
+    found = find_best_split(
         count,
-        each,
-        lambda trainers: timing.of("", longest, of(trainers)).training,
-        lambda engines: timing.sampling(longest, of(engines=engines)),
-        fewest,
+        engine_devices,
+        lambda trainers: estimator.estimate("", longest, make_cluster(trainers)).training_seconds,
+        lambda engines: estimator.estimate_sampling(longest, make_cluster(engines=engines)),
+        min_trainers,
     )
     if found is None:
         raise UserError(
-            f"{count} devices are too few for the trainers, of which there must be {fewest}, and an"
-            " engine beside them: give more, or set max_staleness to 0, so that they take turns."
+            f"{count} devices are too few for at least {min_trainers} trainers plus an engine: give"
+            " more, or set max_staleness to 0, so that each device trains and samples in turn."
         )
-    return Cluster.model_validate({**rest, "trainers": found.trainers, "engines": found.engines})
+    return ClusterConfig.model_validate(
+        {**rest, "trainers": found.trainers, "engines": found.engines}
+    )
 
 
-def _fewest_trainers(setup: Sizes, device: Device, numbers: Sequence[int]) -> int | None:
+def _find_min_trainers(sizes: ModelSizes, device: Device, numbers: Sequence[int]) -> int | None:
     """Return the first of some numbers of trainers with which every stage fits; None where no
     number does."""
-    clusters = (replace_cluster(setup.recipe.cluster, trainers=n) for n in numbers)
-    return next((c.trainers for c in clusters if _trainers_fit(setup, device, c)), None)
+    clusters = (update_cluster(sizes.recipe.cluster, trainers=n) for n in numbers)
+    return next((c.trainers for c in clusters if _trainers_fit(sizes, device, c)), None)
 
 
-def _trainers_fit(setup: Sizes, device: Device, cluster: Cluster) -> bool:
-    parts = [rank_parts(setup, stage, cluster) for stage in setup.recipe.stages.values()]
-    return all(sum(part.values()) <= ROOM * device.memory for part in parts)
+def _trainers_fit(sizes: ModelSizes, device: Device, cluster: ClusterConfig) -> bool:
+    parts = [estimate_rank_memory(sizes, stage, cluster) for stage in sizes.recipe.stages.values()]
+    return all(sum(part.values()) <= USABLE_MEMORY_SHARE * device.memory_bytes for part in parts)
 
 
-def replace_cluster(cluster: Cluster, **changes: int | bool) -> Cluster:
+def update_cluster(cluster: ClusterConfig, **changes: int | bool) -> ClusterConfig:
     """Return the section `cluster` with other values, unchecked."""
     return cluster.model_copy(update=changes)
 
 
-def _too_large(
-    setup: Sizes,
+def _describe_overflow(
+    sizes: ModelSizes,
     device: Device,
     count: int,
-    cluster: Cluster,
+    cluster: ClusterConfig,
     stage: str,
     process: str,
-    parts: Parts,
+    parts: MemoryParts,
 ) -> str:
-    most = max(parts, key=parts.__getitem__)
+    largest = max(parts, key=parts.__getitem__)
     return (
-        f"stage '{stage}' does not fit: its {process} needs {giga(sum(parts.values()))}, of which"
-        f" {giga(parts[most])} are for {most}, and a device ({device.name}) has"
-        f" {giga(device.memory)}: {_advice(setup, device, count, cluster, process)}."
+        f"stage '{stage}' does not fit: its {process} needs {format_gb(sum(parts.values()))}, of"
+        f" which {format_gb(parts[largest])} are for {largest}, and a device ({device.name}) has"
+        f" {format_gb(device.memory_bytes)}:"
+        f" {_suggest_change(sizes, device, count, cluster, process)}."
     )
 
 
-def _advice(setup: Sizes, device: Device, count: int, cluster: Cluster, process: str) -> str:
+def _suggest_change(
+    sizes: ModelSizes, device: Device, count: int, cluster: ClusterConfig, process: str
+) -> str:
     """Return advice on what to set, so that it fits."""
-    recipe = setup.recipe
+    recipe = sizes.recipe
     if process == "engine":
-        for devices in POWERS:
-            wider = replace_cluster(cluster, engine_devices=devices)
-            parts = [engine_parts(setup, stage, wider) for stage in recipe.stages.values()]
-            if all(sum(part.values()) <= ROOM * device.memory for part in parts):
+        for devices in POWERS_OF_TWO:
+            wider = update_cluster(cluster, engine_devices=devices)
+            parts = [
+                estimate_engine_memory(sizes, stage, wider) for stage in recipe.stages.values()
+            ]
+            if all(
+                sum(part.values()) <= USABLE_MEMORY_SHARE * device.memory_bytes for part in parts
+            ):
                 return f"set cluster.engine_devices={devices}, or lower max_rows"
         return "lower max_rows and budget.total_tokens"
     if cluster.colocate:
         return "set cluster.colocate=false, or lower max_rows and optim.micro_tokens"
-    further = [n for n in POWERS if cluster.trainers < n]
-    if number := _fewest_trainers(setup, device, further):
+    further = [n for n in POWERS_OF_TWO if cluster.trainers < n]
+    if number := _find_min_trainers(sizes, device, further):
         lacking = " and give more devices" if number > count else ""
         return f"set cluster.trainers={number}{lacking}"
-    for context in POWERS[1:4]:
+    for context in POWERS_OF_TWO[1:4]:
         trainers = cluster.trainers // context * context
-        parted = replace_cluster(cluster, trainers=trainers, context=context)
-        if trainers and _trainers_fit(setup, device, parted):
+        split = update_cluster(cluster, trainers=trainers, context=context)
+        if trainers and _trainers_fit(sizes, device, split):
             return f"set cluster.trainers={trainers} cluster.context={context}"
     return (
         "lower optim.micro_tokens, or set optim.activation_checkpointing=true,"
@@ -184,11 +215,11 @@ def _advice(setup: Sizes, device: Device, count: int, cluster: Cluster, process:
     )
 
 
-def _examples(recipe: Recipe, stage: Stage) -> int | None:
+def _count_examples(recipe: Recipe, stage: Stage) -> int | None:
     """Return the number of examples that a supervised stage has, where a file of lines says so."""
-    if not isinstance(stage, Supervised):
+    if not isinstance(stage, SupervisedConfig):
         return None
-    file = recipe.pairs if isinstance(stage, Pairs) else recipe.demonstrations
+    file = recipe.pairs if isinstance(stage, Contrastive) else recipe.demonstrations
     if file is None or file.suffix != ".jsonl":
         return stage.examples
     with file.open("rb") as lines:
@@ -196,30 +227,30 @@ def _examples(recipe: Recipe, stage: Stage) -> int | None:
     return min(found, stage.examples or found)
 
 
-def giga(size: float) -> str:
+def format_gb(size: float) -> str:
     """Format a number of bytes for a reader."""
     return f"{size / 1e9:.3g} GB"
 
 
-def placed(plan: Plan) -> Iterator[str]:
+def render_placement(plan: ClusterPlan) -> Iterator[str]:
     """Yield a line for each node: which processes are on which of its devices."""
-    for node, devices in enumerate(plan.nodes):
-        here = [one for one in plan.places if one.node == node]
-        parts = [_span(here, role) for role in ("trainer", "engine")]
-        said = "; ".join(part for part in parts if part) or "the run's own process"
-        yield f"node {node}, devices {_range(0, devices - 1)}: {said}"
+    for node, devices in enumerate(plan.devices_per_node):
+        placements = [placement for placement in plan.placements if placement.node == node]
+        parts = [_render_span(placements, role) for role in ("trainer", "engine")]
+        text = "; ".join(part for part in parts if part) or "the run's own process"
+        yield f"node {node}, devices {_render_range(0, devices - 1)}: {text}"
 
 
-def _span(places: Sequence[Place], role: str) -> str:
-    of = [one for one in places if one.role == role]
-    if not of:
+def _render_span(placements: Sequence[ProcessPlacement], role: str) -> str:
+    processes = [placement for placement in placements if placement.role == role]
+    if not processes:
         return ""
-    last = of[-1]
-    which = _range(of[0].number, last.number)
-    where = _range(of[0].first, last.first + last.devices - 1)
+    last = processes[-1]
+    which = _render_range(processes[0].index, last.index)
+    where = _render_range(processes[0].first_device, last.first_device + last.num_devices - 1)
     devices = "device" if "-" not in where else "devices"
-    return f"{role}{'s' if len(of) > 1 else ''} {which} on {devices} {where}"
+    return f"{role}{'s' if len(processes) > 1 else ''} {which} on {devices} {where}"
 
 
-def _range(first: int, last: int) -> str:
+def _render_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"

@@ -5,46 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fieldcraft.scaling.engines import Speed
+from fieldcraft.scaling.engines import EngineSpeed
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
-    """The rollouts of a step: their number, and what one is in the mean. `written` are tokens of
-    the policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
-    `waiting` seconds for its tools."""
+class RolloutLoad:
+    """The rollouts of a step: their number, and what one is in the mean. `policy_tokens` are tokens
+    of the policy and `mean_tokens` all of them. The longest one writes `max_policy_tokens` tokens,
+    and has to wait `max_tool_seconds` seconds for its tools."""
 
     count: int
-    written: float
-    length: float
-    longest: float
-    waiting: float = 0.0
+    policy_tokens: float
+    mean_tokens: float
+    max_policy_tokens: float
+    max_tool_seconds: float = 0.0
 
     @property
-    def tokens(self) -> float:
-        return self.count * self.length
+    def total_tokens(self) -> float:
+        return self.count * self.mean_tokens
 
 
-def sampling(speed: Speed, engines: int, rows: int, rollouts: Rollouts, ahead: int = 0) -> float:
+def estimate_sampling_seconds(
+    speed: EngineSpeed, engines: int, rows: int, rollouts: RolloutLoad, max_staleness: int = 0
+) -> float:
     """Return the seconds in which `engines` engines sample the rollouts of a step, in the mean.
 
-    An engine has as many rows as there is work for: those of this step, and of `ahead` further
-    ones. A text is half as long as in the end while it grows. What is under way when new weights
-    are published is read again. The longest rollout takes its time, however many engines there are:
-    meanwhile 1 + `ahead` steps may be done.
+    An engine has as many rows as there is work for: those of this step, and of `max_staleness`
+    further ones. A text is half as long as in the end while it grows. What is under way when new
+    weights are published is read again. The longest rollout takes its time, however many engines
+    there are: meanwhile 1 + `max_staleness` steps may be done.
     """
-    together = rollouts.count * (1 + ahead) / engines
-    busy = max(round(min(rows, together)), 1)
-    step = speed.step(busy, busy * rollouts.length / 2)
-    share = rollouts.count / engines
-    again = together * rollouts.length / 2 if ahead else 0.0
-    reading = speed.prefill(share * (rollouts.length - rollouts.written) + again)
-    alone = (rollouts.longest * step + rollouts.waiting) / (1 + ahead)
-    return max(share * rollouts.written / busy * step + reading, alone)
+    concurrent = rollouts.count * (1 + max_staleness) / engines
+    rows_in_use = max(round(min(rows, concurrent)), 1)
+    seconds_per_token = speed.decode_seconds(rows_in_use, rows_in_use * rollouts.mean_tokens / 2)
+    rollouts_per_engine = rollouts.count / engines
+    recomputed_tokens = concurrent * rollouts.mean_tokens / 2 if max_staleness else 0.0
+    prefill_seconds = speed.prefill_seconds(
+        rollouts_per_engine * (rollouts.mean_tokens - rollouts.policy_tokens) + recomputed_tokens
+    )
+    longest_seconds = (
+        rollouts.max_policy_tokens * seconds_per_token + rollouts.max_tool_seconds
+    ) / (1 + max_staleness)
+    return max(
+        rollouts_per_engine * rollouts.policy_tokens / rows_in_use * seconds_per_token
+        + prefill_seconds,
+        longest_seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class DeviceSplit:
     """Devices that train and engines that sample; `seconds` is a step of them."""
 
     trainers: int
@@ -52,22 +62,26 @@ class Split:
     seconds: float
 
 
-def best_split(
+def find_best_split(
     devices: int,
     engine_devices: int,
-    training: Callable[[int], float],
-    sampling: Callable[[int], float],
-    fewest: int = 1,
-) -> Split | None:
+    training_seconds: Callable[[int], float],
+    sampling_seconds: Callable[[int], float],
+    min_trainers: int = 1,
+) -> DeviceSplit | None:
     """Return the split of devices by which the slower of both sides is fastest, with at least
-    `fewest` trainers: both work at the same time. None where they are too few."""
-    found = [
-        Split(devices - engines * engine_devices, engines, 0.0)
+    `min_trainers` trainers: both work at the same time. None where they are too few."""
+    candidates = [
+        DeviceSplit(devices - engines * engine_devices, engines, 0.0)
         for engines in range(1, devices // engine_devices + 1)
-        if devices - engines * engine_devices >= fewest
+        if devices - engines * engine_devices >= min_trainers
     ]
     timed = [
-        Split(one.trainers, one.engines, max(training(one.trainers), sampling(one.engines)))
-        for one in found
+        DeviceSplit(
+            candidate.trainers,
+            candidate.engines,
+            max(training_seconds(candidate.trainers), sampling_seconds(candidate.engines)),
+        )
+        for candidate in candidates
     ]
     return min(timed, key=lambda split: split.seconds, default=None)

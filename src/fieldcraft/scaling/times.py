@@ -7,31 +7,44 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.cluster import ClusterConfig
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.stages import Pairs, Stage, Supervised
-from fieldcraft.runs.memory import BYTES, Sizes, cache_bytes, longest_text
-from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers, publishing
+from fieldcraft.config.stages import Contrastive, Stage, SupervisedConfig
+from fieldcraft.runs.memory import (
+    DTYPE_BYTES,
+    ModelSizes,
+    estimate_cache_bytes,
+    find_max_text_tokens,
+)
+from fieldcraft.scaling.costs import (
+    ForwardPasses,
+    ModelShape,
+    Roofline,
+    TrainingCost,
+    estimate_broadcast_seconds,
+)
 from fieldcraft.scaling.devices import Device
-from fieldcraft.scaling.steps import Rollouts, sampling
+from fieldcraft.scaling.steps import RolloutLoad, estimate_sampling_seconds
 
-Limit = Literal["operations of training", "wires between trainers", "sampling", "one long rollout"]
-FASTER: dict[Limit, str] = {  # what to change
+Bottleneck = Literal[
+    "operations of training", "links between trainers", "sampling", "one long rollout"
+]
+SPEEDUP_ADVICE: dict[Bottleneck, str] = {  # what to change
     "operations of training": "more trainers (cluster.trainers)",
-    "wires between trainers": "a higher optim.micro_tokens, so that weights travel less often",
+    "links between trainers": "a higher optim.micro_tokens, so that weights travel less often",
     "sampling": "more engines (cluster.engines), or a higher max_rows where memory allows it",
     "one long rollout": "a higher async.max_staleness, or more questions in a step",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class TypicalText:
     """The mean text of the run: its tokens within the budget of the recipe, the share of them that
     the policy writes, and the seconds that its tools take."""
 
     tokens: float
-    written: float
+    policy_share: float
     tool_seconds: float
 
 
@@ -41,131 +54,149 @@ class StageTime:
 
     name: str
     steps: int | None
-    sampling: float
-    training: float
-    publishing: float
-    step: float
-    limit: Limit
+    sampling_seconds: float
+    training_seconds: float
+    broadcast_seconds: float
+    step_seconds: float
+    bottleneck: Bottleneck
 
     @property
-    def seconds(self) -> float | None:
-        return None if self.steps is None else self.steps * self.step
+    def total_seconds(self) -> float | None:
+        return None if self.steps is None else self.steps * self.step_seconds
 
 
-def shape_of(setup: Sizes) -> Shape:
+def make_model_shape(sizes: ModelSizes) -> ModelShape:
     """Return the shape of the matrices that multiply: without the input embedding, unless it is the
     output layer as well."""
-    config, recipe = setup.config, setup.recipe
+    config, recipe = sizes.config, sizes.recipe
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
-    size = BYTES[recipe.dtype]
+    size = DTYPE_BYTES[recipe.dtype]
     tokens = recipe.budget.total_tokens
-    return Shape(
-        setup.parameters - embedding,
+    return ModelShape(
+        sizes.parameters - embedding,
         config.num_hidden_layers,
         config.hidden_size,
         size,
-        cache_bytes(setup, 1, size, tokens) // tokens,
+        estimate_cache_bytes(sizes, 1, size, tokens) // tokens,
     )
 
 
-def passes_of(recipe: Recipe, stage: Stage) -> Passes:
+def make_forward_passes(recipe: Recipe, stage: Stage) -> ForwardPasses:
     """Return the passes of the models that compute something with each token that is trained."""
-    footprint = stage.footprint
-    read = footprint.references + footprint.teachers
+    footprint = stage.memory_footprint
+    frozen_models = footprint.references + footprint.teachers
     if isinstance(stage, Rl):
-        read += stage.importance_cap is not None or stage.reject is not None
-    return Passes(1 + footprint.critics, read, stage.optim.activation_checkpointing)
+        frozen_models += stage.importance_cap is not None or stage.reject is not None
+    return ForwardPasses(1 + footprint.critics, frozen_models, stage.optim.activation_checkpointing)
 
 
 @dataclass(frozen=True)
-class Timing:
+class StageTimeEstimator:
     """The timing of one recipe on one kind of device."""
 
-    setup: Sizes
+    sizes: ModelSizes
     device: Device
-    usual: Usual
-    examples: Callable[[Stage], int | None] = lambda _: None
+    typical_text: TypicalText
+    count_examples: Callable[[Stage], int | None] = lambda _: None
 
-    def trainers(self, stage: Stage, cluster: Cluster) -> Trainers:
-        return Trainers(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
+    def make_training_cost(self, stage: Stage, cluster: ClusterConfig) -> TrainingCost:
+        return TrainingCost(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
 
-    def each(self, name: str, stage: Stage, cluster: Cluster) -> Iterator[StageTime]:
+    def estimate_periods(
+        self, name: str, stage: Stage, cluster: ClusterConfig
+    ) -> Iterator[StageTime]:
         """Yield the time of a stage, or of each period of one whose budget changes."""
-        periods = stage.periods(self.setup.recipe.budget)
+        periods = stage.budget_periods(self.sizes.recipe.budget)
         if len(periods) < 2:
-            yield self.at_longest(stage).of(name, stage, cluster)
+            yield self.with_longest_budget(stage).estimate(name, stage, cluster)
             return
         for period in periods:
-            found = self._scaled(period.limits.total_tokens).of(name, stage, cluster)
-            steps = f"{name}, steps {period.begin + 1} to {period.end}"
-            yield replace(found, name=steps, steps=period.end - period.begin)
+            estimate = self._with_budget(period.budget.total_tokens).estimate(name, stage, cluster)
+            steps = f"{name}, steps {period.start_step + 1} to {period.end_step}"
+            yield replace(estimate, name=steps, steps=period.end_step - period.start_step)
 
-    def at_longest(self, stage: Stage) -> Timing:
+    def with_longest_budget(self, stage: Stage) -> StageTimeEstimator:
         """Return the timing of the texts that a stage has in the largest of its budgets."""
-        return self._scaled(longest_text(self.setup.recipe, stage))
+        return self._with_budget(find_max_text_tokens(self.sizes.recipe, stage))
 
-    def _scaled(self, total: int) -> Timing:
+    def _with_budget(self, total: int) -> StageTimeEstimator:
         """Return the timing for another budget, whose texts are shorter or longer in proportion."""
-        tokens = self.usual.tokens * total / self.setup.recipe.budget.total_tokens
-        return replace(self, usual=replace(self.usual, tokens=tokens))
+        tokens = self.typical_text.tokens * total / self.sizes.recipe.budget.total_tokens
+        return replace(self, typical_text=replace(self.typical_text, tokens=tokens))
 
-    def of(self, name: str, stage: Stage, cluster: Cluster) -> StageTime:
+    def estimate(self, name: str, stage: Stage, cluster: ClusterConfig) -> StageTime:
         """Return the time of a step, and what limits it."""
-        shape, trainers = shape_of(self.setup), self.trainers(stage, cluster)
-        passes = passes_of(self.setup.recipe, stage)
-        tokens = self._trained(stage)
-        training = trainers.seconds(shape, tokens, self.usual.tokens, passes)
-        computing = trainers.computing(shape, tokens, self.usual.tokens, passes)
-        slow: Limit = "operations of training"
-        if training > computing:
-            slow = "wires between trainers"
+        shape, cost = make_model_shape(self.sizes), self.make_training_cost(stage, cluster)
+        passes = make_forward_passes(self.sizes.recipe, stage)
+        tokens = self._count_trained_tokens(stage)
+        training = cost.step_seconds(shape, tokens, self.typical_text.tokens, passes)
+        compute_seconds = cost.compute_seconds(shape, tokens, self.typical_text.tokens, passes)
+        bottleneck: Bottleneck = "operations of training"
+        if training > compute_seconds:
+            bottleneck = "links between trainers"
         if not isinstance(stage, Rl):
             steps = None
-            if isinstance(stage, Supervised):
-                examples = self.examples(stage)
+            if isinstance(stage, SupervisedConfig):
+                examples = self.count_examples(stage)
                 known = stage.steps is not None or examples is not None
-                steps = stage.steps_over(examples or 0) if known else None
-            return StageTime(name, steps, 0.0, training, 0.0, training, slow)
-        sampled = self.sampling(stage, cluster)
+                steps = stage.count_steps(examples or 0) if known else None
+            return StageTime(name, steps, 0.0, training, 0.0, training, bottleneck)
+        sampled = self.estimate_sampling(stage, cluster)
         engines = max(cluster.engines, 1)
-        alone = self._alone(stage)
-        sent = 0.0
+        longest_seconds = self._estimate_longest_rollout(stage)
+        broadcast_seconds = 0.0
         if cluster.engines:
-            sent = publishing(shape, self.device, trainers.ranks, engines)
+            broadcast_seconds = estimate_broadcast_seconds(shape, self.device, cost.ranks, engines)
         staleness = stage.asynchronous.max_staleness
-        both = max(sampled, training) if staleness else sampled + training
+        step_seconds = max(sampled, training) if staleness else sampled + training
         if sampled > training:
-            slow = "one long rollout" if sampled <= alone * 1.001 else "sampling"
-        return StageTime(name, stage.steps, sampled, training, sent, both + sent, slow)
+            bottleneck = "one long rollout" if sampled <= longest_seconds * 1.001 else "sampling"
+        return StageTime(
+            name,
+            stage.steps,
+            sampled,
+            training,
+            broadcast_seconds,
+            step_seconds + broadcast_seconds,
+            bottleneck,
+        )
 
-    def sampling(self, stage: Rl, cluster: Cluster) -> float:
+    def estimate_sampling(self, stage: Rl, cluster: ClusterConfig) -> float:
         """Return the seconds in which the engines sample what a step trains."""
-        speed = Roofline(shape_of(self.setup), self.device, cluster.engine_devices)
+        speed = Roofline(make_model_shape(self.sizes), self.device, cluster.engine_devices)
         engines = max(cluster.engines, 1)
-        rows = ceil(self.setup.recipe.max_rows / engines)
-        ahead = stage.asynchronous.max_staleness
-        return sampling(speed, engines, rows, self._rollouts(stage), ahead)
+        rows = ceil(self.sizes.recipe.max_rows / engines)
+        max_staleness = stage.asynchronous.max_staleness
+        return estimate_sampling_seconds(
+            speed, engines, rows, self._make_load(stage), max_staleness
+        )
 
-    def _alone(self, stage: Rl) -> float:
+    def _estimate_longest_rollout(self, stage: Rl) -> float:
         """Return the seconds with an engine for each rollout: more engines do not help any more."""
-        speed = Roofline(shape_of(self.setup), self.device)
-        rollouts = self._rollouts(stage)
-        ahead = stage.asynchronous.max_staleness
-        return sampling(speed, rollouts.count, 1, rollouts, ahead)
+        speed = Roofline(make_model_shape(self.sizes), self.device)
+        rollouts = self._make_load(stage)
+        max_staleness = stage.asynchronous.max_staleness
+        return estimate_sampling_seconds(speed, rollouts.count, 1, rollouts, max_staleness)
 
-    def _rollouts(self, stage: Rl) -> Rollouts:
-        usual = self.usual
+    def _make_load(self, stage: Rl) -> RolloutLoad:
+        typical_text = self.typical_text
         count = stage.questions * stage.group * stage.oversample
         simulated = stage.observations != "real" and stage.simulator != "endpoint"
-        written = usual.tokens * (1.0 if simulated else usual.written)
-        waiting = 0.0 if simulated else usual.tool_seconds
-        longest = self.setup.recipe.budget.total_tokens / usual.tokens
-        return Rollouts(count, written, usual.tokens, written * longest, waiting * longest)
+        policy_tokens = typical_text.tokens * (1.0 if simulated else typical_text.policy_share)
+        tool_seconds = 0.0 if simulated else typical_text.tool_seconds
+        length_ratio = self.sizes.recipe.budget.total_tokens / typical_text.tokens
+        return RolloutLoad(
+            count,
+            policy_tokens,
+            typical_text.tokens,
+            policy_tokens * length_ratio,
+            tool_seconds * length_ratio,
+        )
 
-    def _trained(self, stage: Stage) -> float:
+    def _count_trained_tokens(self, stage: Stage) -> float:
         """Return the number of tokens that a step trains on."""
         if isinstance(stage, Rl):
-            return stage.questions * stage.group * stage.epochs * self.usual.tokens
-        texts = 2 if isinstance(stage, Pairs) else 1
-        batch = stage.batch if isinstance(stage, Supervised) else 1
-        return texts * batch * self.usual.tokens
+            return stage.questions * stage.group * stage.epochs * self.typical_text.tokens
+        texts = 2 if isinstance(stage, Contrastive) else 1
+        batch = stage.batch if isinstance(stage, SupervisedConfig) else 1
+        return texts * batch * self.typical_text.tokens

@@ -7,80 +7,88 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from fieldcraft.envs.guards import Gate
+from fieldcraft.envs.guards import ConcurrencyLimiter
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import SamplingParams
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
-NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
+NORMAL_P99 = 2.326348  # the 99th percentile of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogNormal:
     """A log-normal distribution, as lengths and latencies have it: its median, its 99th percentile,
     and a limit. Equal numbers are always that number."""
 
     median: float
-    long: float
-    most: float = math.inf
+    p99: float
+    maximum: float = math.inf
 
-    def draw(self, rng: random.Random) -> float:
-        if self.long == self.median:
-            return min(self.median, self.most)
-        sigma = math.log(self.long / self.median) / NORMAL_99
-        return min(rng.lognormvariate(math.log(self.median), sigma), self.most)
+    def sample(self, rng: random.Random) -> float:
+        if self.p99 == self.median:
+            return min(self.median, self.maximum)
+        sigma = math.log(self.p99 / self.median) / NORMAL_P99
+        return min(rng.lognormvariate(math.log(self.median), sigma), self.maximum)
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class RolloutWorkload:
     """The parts of a rollout: a prompt, turns, and between two turns a call whose observation is
-    read. After each call comes another one with the same probability, so that there are `calls` in
-    the mean."""
+    read. After each call comes another one with the same probability, so that there are
+    `mean_calls` in the mean."""
 
-    prompt: int
-    turn: Tail  # tokens
-    calls: float = 0.0
-    most_calls: int = 0
-    observation: int = 0  # tokens
-    latency: Tail = field(default=Tail(0.0, 0.0))  # seconds
+    prompt_tokens: int
+    turn_tokens: LogNormal  # tokens
+    mean_calls: float = 0.0
+    max_calls: int = 0
+    observation_tokens: int = 0  # tokens
+    tool_latency: LogNormal = field(default=LogNormal(0.0, 0.0))  # seconds
 
-    def calls_of(self, rng: random.Random) -> int:
-        again, count = self.calls / (1 + self.calls), 0
-        while count < self.most_calls and rng.random() < again:
+    def sample_num_calls(self, rng: random.Random) -> int:
+        call_probability, count = self.mean_calls / (1 + self.mean_calls), 0
+        while count < self.max_calls and rng.random() < call_probability:
             count += 1
         return count
 
 
 @dataclass
-class Played(Trajectory):
-    """A rollout whose tokens are only counted: `length` are all, prompt and observations too."""
+class SimulatedTrajectory(Trajectory):
+    """A rollout whose tokens are only counted: `num_tokens` are all, prompt and observations
+    too."""
 
-    length: int = 0
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True)
-class Player:
-    """A player of rollouts; obeys `rollout.environments.Play`. Calls pass the gate."""
+class SimulatedRunner:
+    """A runner of rollouts; obeys `rollout.environments.EnvironmentRunner`. Calls pass the
+    limiter."""
 
-    workload: Workload
-    gate: Gate
+    workload: RolloutWorkload
+    limiter: ConcurrencyLimiter
     seed: int = 0
 
-    async def __call__(self, task: Task, policy: Policy, key: str) -> Played:
-        work, rng = self.workload, random.Random(f"{self.seed}:{key}")
-        played = Played(task, status=Status.ANSWERED, length=work.prompt)
-        calls = work.calls_of(rng)
+    async def __call__(self, task: Task, policy: Policy, key: str) -> SimulatedTrajectory:
+        workload, rng = self.workload, random.Random(f"{self.seed}:{key}")
+        trajectory = SimulatedTrajectory(
+            task, status=Status.ANSWERED, num_tokens=workload.prompt_tokens
+        )
+        num_calls = workload.sample_num_calls(rng)
         try:
-            for turn in range(calls + 1):
+            for turn in range(num_calls + 1):
                 if turn:
-                    async with self.gate.here():
-                        await asyncio.sleep(work.latency.draw(rng))
-                    played.length += work.observation
-                tokens = max(round(work.turn.draw(rng)), 1)
-                ids = range(played.length)
-                done = await policy.engine.generate(ids, Sampling(max_tokens=tokens), key)
-                played.segments.append(Segment(Author.POLICY, [], "", versions=done.versions))
-                played.length += tokens
+                    async with self.limiter.slot():
+                        await asyncio.sleep(workload.tool_latency.sample(rng))
+                    trajectory.num_tokens += workload.observation_tokens
+                tokens = max(round(workload.turn_tokens.sample(rng)), 1)
+                ids = range(trajectory.num_tokens)
+                completion = await policy.engine.generate(
+                    ids, SamplingParams(max_tokens=tokens), key
+                )
+                trajectory.segments.append(
+                    Segment(Author.POLICY, [], "", versions=completion.versions)
+                )
+                trajectory.num_tokens += tokens
         finally:
             policy.engine.release(key)
-        return played
+        return trajectory

@@ -22,176 +22,204 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fieldcraft.data.served import Feedback
+from fieldcraft.data.request_logs import UserFeedback
 from fieldcraft.gateway import protocol
-from fieldcraft.gateway.protocol import read_body
-from fieldcraft.gateway.refusals import Refused, no_route
+from fieldcraft.gateway.protocol import parse_body
+from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
 from fieldcraft.serving import chat, responses
-from fieldcraft.serving.asked import Asked, read_chat, read_response
-from fieldcraft.serving.chat import Record
-from fieldcraft.serving.mcp import mcp_app
-from fieldcraft.serving.service import Running, Service
-from fieldcraft.tools.bodies import BodyTooLong, body_of
+from fieldcraft.serving.chat import Json
+from fieldcraft.serving.mcp import create_mcp_app
+from fieldcraft.serving.requests import parse_chat_request, parse_responses_request
+from fieldcraft.serving.service import ActiveRequest, AgentService
+from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
 
-MOST_BODY = 4 * 2**20
-OPEN = ("/health", "/metrics")
-Whole = Callable[[Running, Asked, Service], Awaitable[Record]]
-Pieces = Callable[[Running, Asked, Service], AsyncIterator[Record]]
+MAX_BODY_BYTES = 4 * 2**20
+PUBLIC_PATHS = ("/health", "/metrics")
 
 
-def create_app(service: Service, token: str | None = None, host: str = "127.0.0.1") -> Starlette:
+def create_app(
+    service: AgentService, token: str | None = None, host: str = "127.0.0.1"
+) -> Starlette:
     """Return the server as an ASGI application."""
-    tools, tool_routes = mcp_app(service, host)
-    answers = _Answers(service)
+    mcp_server, mcp_routes = create_mcp_app(service, host)
+    handlers = _RouteHandlers(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with tools.session_manager.run():
+        async with mcp_server.session_manager.run():
             yield
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", answers.completions, methods=["POST"]),
-            Route("/v1/responses", answers.respond, methods=["POST"]),
-            Route("/v1/models", answers.models, methods=["GET"]),
-            Route("/v1/models/{model:path}", answers.model, methods=["GET"]),
-            Route("/v1/feedback", answers.feedback, methods=["POST"]),
-            Route("/health", answers.health, methods=["GET"]),
-            Route("/metrics", answers.metrics, methods=["GET"]),
-            *tool_routes.routes,
+            Route("/v1/chat/completions", handlers.create_completion, methods=["POST"]),
+            Route("/v1/responses", handlers.create_response, methods=["POST"]),
+            Route("/v1/models", handlers.list_models, methods=["GET"]),
+            Route("/v1/models/{model:path}", handlers.get_model, methods=["GET"]),
+            Route("/v1/feedback", handlers.add_feedback, methods=["POST"]),
+            Route("/health", handlers.get_health, methods=["GET"]),
+            Route("/metrics", handlers.get_metrics, methods=["GET"]),
+            *mcp_routes.routes,
         ],
-        middleware=[Middleware(_Token, token=token, service=service)] if token else [],
-        exception_handlers={Refused: answers.refused, 404: _unknown, 405: _unknown},
+        middleware=[Middleware(_TokenAuth, token=token, service=service)] if token else [],
+        exception_handlers={
+            RequestRejectedError: handlers.handle_rejection,
+            404: _handle_unknown_route,
+            405: _handle_unknown_route,
+        },
         lifespan=lifespan,
     )
 
 
-class _Answers:
+class _RouteHandlers:
     """Answers of each route."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AgentService) -> None:
         self.service = service
 
-    async def completions(self, request: Request) -> Response:
-        asked = read_chat(await _body(request))
-        running = await self.service.begin(asked, "chatcmpl")
-        if asked.stream:
-            return _stream(
-                running, chat.chunks(running, asked, self.service), protocol.event, protocol.DONE
+    async def create_completion(self, request: Request) -> Response:
+        agent_request = parse_chat_request(await _read_body(request))
+        active = await self.service.start_request(agent_request, "chatcmpl")
+        if agent_request.stream:
+            return _make_stream(
+                active,
+                chat.stream_chunks(active, agent_request, self.service),
+                protocol.render_event,
+                protocol.STREAM_END,
             )
-        return await _whole(request, running, chat.completion(running, asked, self.service))
+        return await _respond_once(
+            request, active, chat.collect_completion(active, agent_request, self.service)
+        )
 
-    async def respond(self, request: Request) -> Response:
-        asked = read_response(await _body(request))
-        running = await self.service.begin(asked, "resp")
-        if asked.stream:
-            events = responses.response_events(running, asked, self.service)
-            return _stream(running, events, _typed)
-        return await _whole(request, running, responses.response(running, asked, self.service))
+    async def create_response(self, request: Request) -> Response:
+        agent_request = parse_responses_request(await _read_body(request))
+        active = await self.service.start_request(agent_request, "resp")
+        if agent_request.stream:
+            events = responses.stream_response_events(active, agent_request, self.service)
+            return _make_stream(active, events, _render_typed_event)
+        return await _respond_once(
+            request, active, responses.collect_response(active, agent_request, self.service)
+        )
 
-    async def models(self, request: Request) -> Response:
-        return JSONResponse(protocol.models(self.service.name))
+    async def list_models(self, request: Request) -> Response:
+        return JSONResponse(protocol.make_model_list(self.service.name))
 
-    async def model(self, request: Request) -> Response:
-        return JSONResponse(protocol.model(request.path_params["model"], self.service.name))
+    async def get_model(self, request: Request) -> Response:
+        return JSONResponse(protocol.get_model(request.path_params["model"], self.service.name))
 
-    async def feedback(self, request: Request) -> Response:
-        said = read_body(Feedback, await _body(request))
-        recording = self.service.recording
-        if recording is None:
-            raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
-        if not recording.knows(said.id):
-            raise Refused(404, f"There is no request '{said.id}' here.", param="id")
+    async def add_feedback(self, request: Request) -> Response:
+        feedback = parse_body(UserFeedback, await _read_body(request))
+        request_log = self.service.request_log
+        if request_log is None:
+            message = "This server does not log requests; start it with --record FOLDER."
+            raise RequestRejectedError(404, message)
+        if not request_log.contains(feedback.id):
+            raise RequestRejectedError(
+                404, f"There is no request '{feedback.id}' here.", param="id"
+            )
         try:
-            await asyncio.to_thread(recording.say, said)
+            await asyncio.to_thread(request_log.add_feedback, feedback)
         except OSError as error:
-            told = f"The disk of this server does not take it ({error.strerror}); try again later."
-            raise Refused(507, told, kind="server_error", code="disk_full", retry=True) from error
-        return JSONResponse({"id": said.id, "object": "feedback"})
+            message = (
+                f"The feedback could not be written to the server's disk ({error.strerror});"
+                " try again later."
+            )
+            raise RequestRejectedError(
+                507, message, error_type="server_error", code="disk_full", retryable=True
+            ) from error
+        return JSONResponse({"id": feedback.id, "object": "feedback"})
 
-    async def health(self, request: Request) -> Response:
+    async def get_health(self, request: Request) -> Response:
         service = self.service
         status = "closing" if service.closed else "ok"
-        record = {"status": status, "model": service.name, "under_way": service.under_way}
+        record = {"status": status, "model": service.name, "under_way": service.active_requests}
         return JSONResponse(record, 503 if service.closed else 200)
 
-    async def metrics(self, request: Request) -> Response:
-        return Response(self.service.metrics.text(), media_type="text/plain; version=0.0.4")
+    async def get_metrics(self, request: Request) -> Response:
+        return Response(self.service.metrics.render(), media_type="text/plain; version=0.0.4")
 
-    async def refused(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        self.service.metrics.refused.labels(error.status).inc()
-        return error.response()
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    answered = "POST /v1/chat/completions or POST /v1/responses"
-    return no_route(request.method, request.url.path, answered).response()
+    async def handle_rejection(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestRejectedError)
+        self.service.metrics.rejected.labels(error.status).inc()
+        return error.to_response()
 
 
-class _Token:
+async def _handle_unknown_route(request: Request, error: Exception) -> Response:
+    known_routes = "POST /v1/chat/completions or POST /v1/responses"
+    return make_route_error(request.method, request.url.path, known_routes).to_response()
+
+
+class _TokenAuth:
     """Lets in who knows the token."""
 
-    def __init__(self, app: ASGIApp, token: str, service: Service) -> None:
+    def __init__(self, app: ASGIApp, token: str, service: AgentService) -> None:
         self.app, self.service = app, service
-        self.wanted = f"Bearer {token}".encode()
+        self.expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not secrets.compare_digest(given, self.wanted):
-                told = "This server wants a token: send the header 'Authorization: Bearer TOKEN'."
-                self.service.metrics.refused.labels(401).inc()
-                await Refused(401, told, code="invalid_api_key").response()(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            header = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(header, self.expected):
+                message = (
+                    "This server requires a token: send the header 'Authorization: Bearer TOKEN'."
+                )
+                self.service.metrics.rejected.labels(401).inc()
+                await RequestRejectedError(401, message, code="invalid_api_key").to_response()(
+                    scope, receive, send
+                )
                 return
         await self.app(scope, receive, send)
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     try:
-        return await body_of(request, MOST_BODY)
-    except BodyTooLong as error:
-        raise Refused(413, str(error)) from error
+        return await read_body_bytes(request, MAX_BODY_BYTES)
+    except BodyTooLongError as error:
+        raise RequestRejectedError(413, str(error)) from error
 
 
-async def _whole(request: Request, running: Running, work: Awaitable[Record]) -> Response:
+async def _respond_once(
+    request: Request, active: ActiveRequest, collect: Awaitable[Json]
+) -> Response:
     """Return the answer in one piece. If the client hangs up, nothing goes on working for it."""
-    answer = asyncio.ensure_future(work)
-    gone = asyncio.create_task(_hang_up(request))
+    answer = asyncio.ensure_future(collect)
+    disconnect = asyncio.create_task(_wait_for_disconnect(request))
     try:
-        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([answer, disconnect], return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             return Response(status_code=499)  # nobody reads it
         return JSONResponse(answer.result())
     finally:
         answer.cancel()
-        gone.cancel()
-        await running.leave()
+        disconnect.cancel()
+        await active.cancel()
 
 
-async def _hang_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _typed(record: Record) -> str:
-    return f"event: {record['type']}\n{protocol.event(record)}"
+def _render_typed_event(record: Json) -> str:
+    return f"event: {record['type']}\n{protocol.render_event(record)}"
 
 
-def _stream(
-    running: Running, pieces: AsyncIterator[Record], write: Callable[[Record], str], end: str = ""
+def _make_stream(
+    active: ActiveRequest,
+    records: AsyncIterator[Json],
+    render: Callable[[Json], str],
+    end: str = "",
 ) -> Response:
     """Return server-sent events. Starlette closes them when the client hangs up."""
 
     async def lines() -> AsyncIterator[str]:
         try:
-            async for piece in pieces:
-                yield write(piece)
+            async for record in records:
+                yield render(record)
             yield end
-        except Refused as error:
-            yield f"event: error\n{protocol.event({'error': error.error})}"
+        except RequestRejectedError as error:
+            yield f"event: error\n{protocol.render_event({'error': error.error})}"
         finally:
-            await running.leave()
+            await active.cancel()
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)

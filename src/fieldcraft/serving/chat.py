@@ -10,92 +10,102 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from fieldcraft.dialects.base import encode_plain
-from fieldcraft.envs.defects import without_place
+from fieldcraft.dialects.base import encode_untrusted
+from fieldcraft.envs.defects import strip_location
 from fieldcraft.gateway import protocol
-from fieldcraft.serving.asked import Asked
-from fieldcraft.serving.errors import failed
-from fieldcraft.serving.events import Ends, Thinks
-from fieldcraft.serving.following import written_tokens
-from fieldcraft.serving.service import Running, Service
+from fieldcraft.serving.errors import make_failure_error
+from fieldcraft.serving.events import RequestFinished, ThoughtDelta
+from fieldcraft.serving.requests import AgentRequest
+from fieldcraft.serving.service import ActiveRequest, AgentService
+from fieldcraft.serving.streaming import count_policy_tokens
 from fieldcraft.types import Status, Tokenizer, Trajectory
 
-Record = dict[str, Any]
+Json = dict[str, Any]
 
 
-async def completion(running: Running, asked: Asked, service: Service) -> Record:
-    """Return the whole answer as an object `chat.completion`. Raises Refused where there is
-    none."""
-    thought, before = "", ""
-    async for event in running.events():
+async def collect_completion(
+    active: ActiveRequest, request: AgentRequest, service: AgentService
+) -> Json:
+    """Return the whole answer as an object `chat.completion`. Raises RequestRejectedError where
+    there is none."""
+    thought, separator = "", ""
+    async for event in active.events():
         match event:
-            case Thinks(text):
-                thought += before + text
-                before = ""
-            case Ends(trajectory, late):
-                refuse_failed(trajectory, late, service)
+            case ThoughtDelta(text):
+                thought += separator + text
+                separator = ""
+            case RequestFinished(trajectory, timed_out):
+                raise_if_failed(trajectory, timed_out, service)
                 message = {
                     "role": "assistant",
                     "content": trajectory.answer or "",
                     "reasoning_content": thought,
                 }
-                used = usage(trajectory, service.env.dialect.tokenizer)
-                head = _head(running, asked, "chat.completion")
-                return protocol.completion(head, message, finish_of(trajectory), used)
+                token_usage = count_usage(trajectory, service.env.dialect.tokenizer)
+                head = _make_head(active, request, "chat.completion")
+                return protocol.make_completion(
+                    head, message, get_finish_reason(trajectory), token_usage
+                )
             case _:
-                before = "\n\n" if thought else ""
-    raise AssertionError("the last event is Ends")
+                separator = "\n\n" if thought else ""
+    raise AssertionError("the last event is RequestFinished")
 
 
-async def chunks(running: Running, asked: Asked, service: Service) -> AsyncIterator[Record]:
-    """Yield the answer piece by piece, as objects `chat.completion.chunk`. Raises Refused where it
-    fails."""
-    head = _head(running, asked, "chat.completion.chunk")
-    chunk = partial(protocol.chunk, head)
-    yield chunk({"role": "assistant", "content": ""})
-    thought, before = False, ""
-    async for event in running.events():
+async def stream_chunks(
+    active: ActiveRequest, request: AgentRequest, service: AgentService
+) -> AsyncIterator[Json]:
+    """Yield the answer piece by piece, as objects `chat.completion.chunk`. Raises
+    RequestRejectedError where it fails."""
+    head = _make_head(active, request, "chat.completion.chunk")
+    make_chunk = partial(protocol.make_chunk, head)
+    yield make_chunk({"role": "assistant", "content": ""})
+    has_thought, separator = False, ""
+    async for event in active.events():
         match event:
-            case Thinks(text):
-                yield chunk({"reasoning_content": before + text})
-                thought, before = True, ""
-            case Ends(trajectory, late):
-                refuse_failed(trajectory, late, service)
+            case ThoughtDelta(text):
+                yield make_chunk({"reasoning_content": separator + text})
+                has_thought, separator = True, ""
+            case RequestFinished(trajectory, timed_out):
+                raise_if_failed(trajectory, timed_out, service)
                 if trajectory.answer is not None:
-                    yield chunk({"content": trajectory.answer})
-                yield chunk({}, finish_of(trajectory))
-                if asked.with_usage:
-                    used = usage(trajectory, service.env.dialect.tokenizer)
-                    yield protocol.usage_chunk(head, used)
+                    yield make_chunk({"content": trajectory.answer})
+                yield make_chunk({}, get_finish_reason(trajectory))
+                if request.include_usage:
+                    token_usage = count_usage(trajectory, service.env.dialect.tokenizer)
+                    yield protocol.make_usage_chunk(head, token_usage)
             case _:
-                before = "\n\n" if thought else ""
+                separator = "\n\n" if has_thought else ""
 
 
-def refuse_failed(trajectory: Trajectory, late: bool, service: Service) -> None:
-    """Raise Refused for a rollout that came to no end of its own."""
-    if late:
-        told = f"The agent did not answer within {service.limits.seconds:g} s."
-        raise failed(told, "time_limit", 504)
+def raise_if_failed(trajectory: Trajectory, timed_out: bool, service: AgentService) -> None:
+    """Raise RequestRejectedError for a rollout that came to no end of its own."""
+    if timed_out:
+        message = f"The agent did not answer within {service.limits.timeout_seconds:g} s."
+        raise make_failure_error(message, "time_limit", 504)
     if trajectory.status is Status.ERROR:
-        raise failed(f"The agent failed: {without_place(trajectory.error)}", "agent_failed")
+        raise make_failure_error(
+            f"The agent failed: {strip_location(trajectory.error)}", "agent_failed"
+        )
 
 
-def finish_of(trajectory: Trajectory) -> str:
+def get_finish_reason(trajectory: Trajectory) -> str:
     return "length" if trajectory.status is Status.TRUNCATED else "stop"
 
 
-def usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Record:
+def count_usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Json:
     """Return the counts of the tokens as they are in the trajectory: those the agent wrote, and all
     others that it read, each once. What it wrote beside its answer counts as reasoning."""
-    written, every = written_tokens(trajectory), len(trajectory.ids)
-    answer = len(encode_plain(tokenizer, trajectory.answer or ""))
+    completion_tokens, total_tokens = count_policy_tokens(trajectory), len(trajectory.ids)
+    answer_tokens = len(encode_untrusted(tokenizer, trajectory.answer or ""))
     return {
-        "prompt_tokens": every - written,
-        "completion_tokens": written,
-        "total_tokens": every,
-        "completion_tokens_details": {"reasoning_tokens": max(written - answer, 0)},
+        "prompt_tokens": total_tokens - completion_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": total_tokens,
+        "completion_tokens_details": {
+            "reasoning_tokens": max(completion_tokens - answer_tokens, 0)
+        },
     }
 
 
-def _head(running: Running, asked: Asked, kind: str) -> Record:
-    return protocol.head(running.id, kind, running.created, asked.model)
+def _make_head(active: ActiveRequest, request: AgentRequest, object_type: str) -> Json:
+    return protocol.make_head(active.id, object_type, active.created, request.model)

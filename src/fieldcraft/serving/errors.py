@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from fieldcraft.gateway.refusals import Refused
+from fieldcraft.gateway.refusals import RequestRejectedError
 
 
-def busy() -> Refused:
-    message = "All places and the queue are full; try again in a moment."
-    return Refused(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry=True)
+def make_busy_error() -> RequestRejectedError:
+    message = "All slots and the queue are full; try again in a moment."
+    return RequestRejectedError(
+        429, message, error_type="rate_limit_error", code="rate_limit_exceeded", retryable=True
+    )
 
 
-def closing() -> Refused:
-    message = "The server is being stopped; ask another one."
-    return Refused(503, message, kind="server_error", code="server_stopping", retry=True)
+def make_shutdown_error() -> RequestRejectedError:
+    message = "The server is shutting down; send the request to another one."
+    return RequestRejectedError(
+        503, message, error_type="server_error", code="server_stopping", retryable=True
+    )
 
 
-def failed(message: str, code: str, status: int = 500) -> Refused:
-    return Refused(status, message, kind="server_error", code=code)
+def make_failure_error(message: str, code: str, status: int = 500) -> RequestRejectedError:
+    return RequestRejectedError(status, message, error_type="server_error", code=code)

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fieldcraft.types import Action, Call, Trajectory
+from fieldcraft.types import CallRecord, ToolCall, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Thinks:
+class ThoughtDelta:
     """The agent goes on thinking: a piece of text, without tags."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ToolCallStarted:
     """The agent has written a call. The tool of one that cannot be read is None."""
 
-    action: Action | None
+    call: ToolCall | None
 
 
 @dataclass(frozen=True, slots=True)
-class Observes:
+class ToolCallFinished:
     """A call, the oldest that has none yet, has its observation."""
 
-    call: Call
+    call: CallRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """Nothing more happens. `late` says that the time limit ended it."""
+class RequestFinished:
+    """Nothing more happens. `timed_out` says that the time limit ended it."""
 
     trajectory: Trajectory
-    late: bool = False
+    timed_out: bool = False
 
 
-Event = Thinks | Calls | Observes | Ends
+AgentEvent = ThoughtDelta | ToolCallStarted | ToolCallFinished | RequestFinished

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds
+LATENCY_BUCKETS_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds
 
 
-class Metrics:
+class ServiceMetrics:
     """Counters of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "fieldcraft_agent_requests",
-            "Requests that have ended, by interface and how they ended",
+            "Finished requests, by interface and outcome",
             ["interface", "outcome"],
             registry=self.registry,
         )
-        self.refused = Counter(
+        self.rejected = Counter(
             "fieldcraft_agent_refused",
             "Requests that were refused, by the status of the answer",
             ["status"],
@@ -32,7 +32,7 @@ class Metrics:
             ["author"],
             registry=self.registry,
         )
-        self.calls = Counter(
+        self.tool_calls = Counter(
             "fieldcraft_agent_tool_calls",
             "Calls of tools, by their outcome",
             ["outcome"],
@@ -43,16 +43,16 @@ class Metrics:
             "Requests that could not be kept, as on a full disk",
             registry=self.registry,
         )
-        self.seconds = Histogram(
+        self.request_seconds = Histogram(
             "fieldcraft_agent_seconds",
             "From the arrival of a request to its end",
-            buckets=BUCKETS,
+            buckets=LATENCY_BUCKETS_SECONDS,
             registry=self.registry,
         )
 
-    def watch(self, name: str, description: str, number: Callable[[], int]) -> None:
+    def add_gauge(self, name: str, description: str, read_value: Callable[[], int]) -> None:
         """Show a number as it is whenever somebody asks."""
-        Gauge(name, description, registry=self.registry).set_function(number)
+        Gauge(name, description, registry=self.registry).set_function(read_value)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -10,90 +10,102 @@ import json
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
-from fieldcraft.envs.defects import without_place
-from fieldcraft.serving.asked import Asked
-from fieldcraft.serving.chat import usage
-from fieldcraft.serving.events import Calls, Ends, Event, Observes, Thinks
-from fieldcraft.serving.service import Running, Service
-from fieldcraft.types import Call, Outcome, Status, Trajectory
+from fieldcraft.envs.defects import strip_location
+from fieldcraft.serving.chat import count_usage
+from fieldcraft.serving.events import (
+    AgentEvent,
+    RequestFinished,
+    ThoughtDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from fieldcraft.serving.requests import AgentRequest
+from fieldcraft.serving.service import ActiveRequest, AgentService
+from fieldcraft.types import CallOutcome, CallRecord, Status, Trajectory
 
-Record = dict[str, Any]
-UNREADABLE = "unreadable_call"  # the name of a call that could not be read
+Json = dict[str, Any]
+UNREADABLE_CALL = "unreadable_call"  # the name of a call that could not be read
 
 
-class Response:
+class ResponseBuilder:
     """A response while it grows. Events of the rollout become events of the interface."""
 
-    def __init__(self, running: Running, asked: Asked, service: Service) -> None:
+    def __init__(self, active: ActiveRequest, request: AgentRequest, service: AgentService) -> None:
         self.service = service
-        how = asked.decoding(service.how)
-        self.record: Record = {
-            "id": running.id,
+        decoding = request.resolve_decoding(service.decoding)
+        self.record: Json = {
+            "id": active.id,
             "object": "response",
-            "created_at": running.created,
+            "created_at": active.created,
             "status": "in_progress",
             "error": None,
             "incomplete_details": None,
             "instructions": None,
-            "max_output_tokens": asked.most_tokens,
+            "max_output_tokens": request.max_output_tokens,
             "metadata": {},
-            "model": asked.model,
+            "model": request.model,
             "output": [],
             "parallel_tool_calls": False,
             "store": False,
-            "temperature": how.temperature,
+            "temperature": decoding.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": how.truncation.top_p,
+            "top_p": decoding.truncation.top_p,
             "usage": None,
         }
-        self._number = -1
-        self._thought: Record | None = None  # the item that is being written
-        self._calls: list[Record] = []  # that have no observation yet
+        self._sequence_number = -1
+        self._thought_item: Json | None = None  # the item that is being written
+        self._open_calls: list[Json] = []  # that have no observation yet
 
-    def begin(self) -> Iterator[Record]:
-        yield self._event("response.created", response=self._snapshot())
-        yield self._event("response.in_progress", response=self._snapshot())
+    def start(self) -> Iterator[Json]:
+        yield self._make_event("response.created", response=self._copy_record())
+        yield self._make_event("response.in_progress", response=self._copy_record())
 
-    def follow(self, event: Event) -> Iterator[Record]:
-        if not isinstance(event, Thinks):
+    def handle(self, event: AgentEvent) -> Iterator[Json]:
+        if not isinstance(event, ThoughtDelta):
             yield from self._end_thought()
         match event:
-            case Thinks(text):
-                yield from self._think(text)
-            case Calls(action):
-                name = action.tool if action else UNREADABLE
-                yield from self._call(name, action.arguments if action else {})
-            case Observes(call):
-                yield from self._observe(call)
-            case Ends(trajectory, late):
-                yield from self._end(trajectory, late)
+            case ThoughtDelta(text):
+                yield from self._add_thought(text)
+            case ToolCallStarted(action):
+                name = action.tool if action else UNREADABLE_CALL
+                yield from self._add_call(name, action.arguments if action else {})
+            case ToolCallFinished(call):
+                yield from self._finish_call(call)
+            case RequestFinished(trajectory, timed_out):
+                yield from self._finish(trajectory, timed_out)
 
     # -- items
 
-    def _think(self, text: str) -> Iterator[Record]:
-        if self._thought is None:
+    def _add_thought(self, text: str) -> Iterator[Json]:
+        if self._thought_item is None:
             new = {"type": "reasoning", "summary": [], "content": [], "status": "in_progress"}
-            self._thought = yield from self._add("rs", new)
+            self._thought_item = yield from self._add_item("rs", new)
             part = {"type": "reasoning_text", "text": ""}
-            self._thought["content"] = [part]
-            yield self._of(
-                self._thought, "response.content_part.added", content_index=0, part=dict(part)
+            self._thought_item["content"] = [part]
+            yield self._make_item_event(
+                self._thought_item, "response.content_part.added", content_index=0, part=dict(part)
             )
-        item = self._thought
+        item = self._thought_item
         item["content"][0]["text"] += text
-        yield self._of(item, "response.reasoning_text.delta", content_index=0, delta=text)
+        yield self._make_item_event(
+            item, "response.reasoning_text.delta", content_index=0, delta=text
+        )
 
-    def _end_thought(self) -> Iterator[Record]:
-        if (item := self._thought) is not None:
+    def _end_thought(self) -> Iterator[Json]:
+        if (item := self._thought_item) is not None:
             part = item["content"][0]
-            yield self._of(item, "response.reasoning_text.done", content_index=0, text=part["text"])
-            yield self._of(item, "response.content_part.done", content_index=0, part=dict(part))
-            yield from self._done(item)
-            self._thought = None
+            yield self._make_item_event(
+                item, "response.reasoning_text.done", content_index=0, text=part["text"]
+            )
+            yield self._make_item_event(
+                item, "response.content_part.done", content_index=0, part=dict(part)
+            )
+            yield from self._finish_item(item)
+            self._thought_item = None
 
-    def _call(self, name: str, arguments: Record) -> Iterator[Record]:
+    def _add_call(self, name: str, arguments: Json) -> Iterator[Json]:
         text = json.dumps(arguments, ensure_ascii=False)
         new = {
             "type": "mcp_call",
@@ -102,114 +114,122 @@ class Response:
             "server_label": self.service.name,
             "status": "in_progress",
         }
-        item = yield from self._add("mcp", new)
-        self._calls.append(item)
-        yield self._of(item, "response.mcp_call.in_progress")
-        yield self._of(item, "response.mcp_call_arguments.delta", delta=text)
+        item = yield from self._add_item("mcp", new)
+        self._open_calls.append(item)
+        yield self._make_item_event(item, "response.mcp_call.in_progress")
+        yield self._make_item_event(item, "response.mcp_call_arguments.delta", delta=text)
         item["arguments"] = text
-        yield self._of(item, "response.mcp_call_arguments.done", arguments=text)
+        yield self._make_item_event(item, "response.mcp_call_arguments.done", arguments=text)
 
-    def _observe(self, call: Call) -> Iterator[Record]:
-        item = self._calls.pop(0)
-        if call.outcome is Outcome.OK:
+    def _finish_call(self, call: CallRecord) -> Iterator[Json]:
+        item = self._open_calls.pop(0)
+        if call.outcome is CallOutcome.OK:
             item["output"] = call.observation
-            yield self._of(item, "response.mcp_call.completed")
-            yield from self._done(item)
+            yield self._make_item_event(item, "response.mcp_call.completed")
+            yield from self._finish_item(item)
         else:
-            item["error"] = {"type": "mcp_tool_execution_error", "content": [_text(call)]}
-            yield self._of(item, "response.mcp_call.failed")
-            yield from self._done(item, "failed")
+            item["error"] = {"type": "mcp_tool_execution_error", "content": [_make_text_part(call)]}
+            yield self._make_item_event(item, "response.mcp_call.failed")
+            yield from self._finish_item(item, "failed")
 
-    def _answer(self, text: str) -> Iterator[Record]:
+    def _add_answer(self, text: str) -> Iterator[Json]:
         new = {"type": "message", "role": "assistant", "content": [], "status": "in_progress"}
-        item = yield from self._add("msg", new)
-        part: Record = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield self._of(item, "response.content_part.added", content_index=0, part=dict(part))
-        place: Record = {"content_index": 0, "logprobs": []}
+        item = yield from self._add_item("msg", new)
+        part: Json = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield self._make_item_event(
+            item, "response.content_part.added", content_index=0, part=dict(part)
+        )
+        position: Json = {"content_index": 0, "logprobs": []}
         item["content"] = [part]
         part["text"] = text
-        yield self._of(item, "response.output_text.delta", delta=text, **place)
-        yield self._of(item, "response.output_text.done", text=text, **place)
-        yield self._of(item, "response.content_part.done", content_index=0, part=dict(part))
-        yield from self._done(item)
+        yield self._make_item_event(item, "response.output_text.delta", delta=text, **position)
+        yield self._make_item_event(item, "response.output_text.done", text=text, **position)
+        yield self._make_item_event(
+            item, "response.content_part.done", content_index=0, part=dict(part)
+        )
+        yield from self._finish_item(item)
 
-    def _end(self, trajectory: Trajectory, late: bool) -> Iterator[Record]:
-        for item in self._calls:  # whose tool nobody waited for
-            yield from self._done(item, "incomplete")
+    def _finish(self, trajectory: Trajectory, timed_out: bool) -> Iterator[Json]:
+        for item in self._open_calls:  # whose tool nobody waited for
+            yield from self._finish_item(item, "incomplete")
         if trajectory.answer is not None:
-            yield from self._answer(trajectory.answer)
-        used = usage(trajectory, self.service.env.dialect.tokenizer)
+            yield from self._add_answer(trajectory.answer)
+        token_usage = count_usage(trajectory, self.service.env.dialect.tokenizer)
         self.record["usage"] = {
-            "input_tokens": used["prompt_tokens"],
+            "input_tokens": token_usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": used["completion_tokens"],
-            "output_tokens_details": used["completion_tokens_details"],
-            "total_tokens": used["total_tokens"],
+            "output_tokens": token_usage["completion_tokens"],
+            "output_tokens_details": token_usage["completion_tokens_details"],
+            "total_tokens": token_usage["total_tokens"],
         }
         status = "completed"
         if trajectory.status is Status.TRUNCATED:
             status = "incomplete"
             self.record["incomplete_details"] = {"reason": "max_output_tokens"}
         if trajectory.status is Status.ERROR:
-            status, told = "failed", f"The agent failed: {without_place(trajectory.error)}"
-            if late:
-                told = f"The agent did not answer within {self.service.limits.seconds:g} s."
-            self.record["error"] = {"code": "server_error", "message": told}
+            status, message = "failed", f"The agent failed: {strip_location(trajectory.error)}"
+            if timed_out:
+                message = (
+                    f"The agent did not answer within {self.service.limits.timeout_seconds:g} s."
+                )
+            self.record["error"] = {"code": "server_error", "message": message}
         self.record["status"] = status
-        yield self._event(f"response.{status}", response=self._snapshot())
+        yield self._make_event(f"response.{status}", response=self._copy_record())
 
     # -- events
 
-    def _add(self, prefix: str, item: Record) -> Generator[Record, None, Record]:
+    def _add_item(self, prefix: str, item: Json) -> Generator[Json, None, Json]:
         """Append a new item, which is returned."""
         index = len(self.record["output"])
-        added: Record = {"id": f"{prefix}_{self.record['id']}_{index}", **item}
+        added: Json = {"id": f"{prefix}_{self.record['id']}_{index}", **item}
         self.record["output"].append(added)
-        yield self._event(
+        yield self._make_event(
             "response.output_item.added", output_index=index, item=json.loads(json.dumps(added))
         )
         return added
 
-    def _done(self, item: Record, status: str = "completed") -> Iterator[Record]:
+    def _finish_item(self, item: Json, status: str = "completed") -> Iterator[Json]:
         item["status"] = status
         index = self.record["output"].index(item)
-        yield self._event(
+        yield self._make_event(
             "response.output_item.done", output_index=index, item=json.loads(json.dumps(item))
         )
 
-    def _of(self, item: Record, kind: str, **fields: Any) -> Record:
+    def _make_item_event(self, item: Json, event_type: str, **fields: Any) -> Json:
         index = self.record["output"].index(item)
-        return self._event(kind, item_id=item["id"], output_index=index, **fields)
+        return self._make_event(event_type, item_id=item["id"], output_index=index, **fields)
 
-    def _event(self, kind: str, **fields: Any) -> Record:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number, **fields}
+    def _make_event(self, event_type: str, **fields: Any) -> Json:
+        self._sequence_number += 1
+        return {"type": event_type, "sequence_number": self._sequence_number, **fields}
 
-    def _snapshot(self) -> Record:
-        copied: Record = json.loads(json.dumps(self.record))
+    def _copy_record(self) -> Json:
+        copied: Json = json.loads(json.dumps(self.record))
         return copied
 
 
-def _text(call: Call) -> Record:
+def _make_text_part(call: CallRecord) -> Json:
     return {"type": "text", "text": call.observation}
 
 
-async def response(running: Running, asked: Asked, service: Service) -> Record:
+async def collect_response(
+    active: ActiveRequest, request: AgentRequest, service: AgentService
+) -> Json:
     """Return the whole answer as an object `response`."""
-    growing = Response(running, asked, service)
-    async for event in running.events():
-        for _ in growing.follow(event):
+    builder = ResponseBuilder(active, request, service)
+    async for event in active.events():
+        for _ in builder.handle(event):
             pass
-    return growing.record
+    return builder.record
 
 
-async def response_events(
-    running: Running, asked: Asked, service: Service
-) -> AsyncIterator[Record]:
+async def stream_response_events(
+    active: ActiveRequest, request: AgentRequest, service: AgentService
+) -> AsyncIterator[Json]:
     """Yield the answer as the events of a stream."""
-    growing = Response(running, asked, service)
-    for told in growing.begin():
-        yield told
-    async for event in running.events():
-        for told in growing.follow(event):
-            yield told
+    builder = ResponseBuilder(active, request, service)
+    for record in builder.start():
+        yield record
+    async for event in active.events():
+        for record in builder.handle(event):
+            yield record

@@ -12,24 +12,24 @@ from types import FrameType
 
 import uvicorn
 
-from fieldcraft.engine.home import Home
-from fieldcraft.records.events import Sink, nobody
-from fieldcraft.rollout.ending import reserve
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.records.events import EventHandler, ignore_event
+from fieldcraft.rollout.termination import count_reserved_tokens
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sampling import GREEDY, Decoding
+from fieldcraft.runs.event_loop import run_async
+from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
 from fieldcraft.serving.app import create_app
-from fieldcraft.serving.recording import Recording
-from fieldcraft.serving.service import Limits, Service
-from fieldcraft.tools.connections import more_descriptors
-from fieldcraft.tools.serving import bound, config_of
+from fieldcraft.serving.request_log import RequestLog
+from fieldcraft.serving.service import AgentService, ServiceLimits
+from fieldcraft.tools.connections import raise_descriptor_limit
+from fieldcraft.tools.serving import bind_socket, make_server_config
 from fieldcraft.types import UserError
 
-CLOSING_SECONDS = 5  # for connections whose requests have ended
+CONNECTION_CLOSE_SECONDS = 5  # for connections whose requests have ended
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class ListenAddress:
     """Address where a server listens, and the token that it wants; None wants none."""
 
     host: str
@@ -40,99 +40,109 @@ class Address:
 def serve_agent(
     agent: Agent,
     name: str,
-    address: Address,
-    limits: Limits,
-    how: Decoding = GREEDY,
-    record: Path | None = None,
-    say: Sink = nobody,
+    address: ListenAddress,
+    limits: ServiceLimits,
+    decoding: Decoding = GREEDY_DECODING,
+    log_folder: Path | None = None,
+    on_event: EventHandler = ignore_event,
 ) -> None:
     """Serve an agent until SIGTERM or Ctrl-C. Then new requests are refused, and those under way
-    have `limits.grace` seconds. Where a request does not say how it is sampled, `how` does.
-    `record` is a folder that keeps every request, and `say`
+    have `limits.shutdown_grace_seconds` seconds. Where a request does not say how it is sampled,
+    `decoding` does. `log_folder` is a folder that keeps every request, and `on_event`
     hears what the engine tells.
 
     Raises UserError for tools that cannot be used, an address that cannot be listened on, and a
     folder that cannot be written.
     """
-    recording = Recording(record) if record else None
-    more_descriptors()
-    with bound("agent", address.host, address.port) as listener:
+    request_log = RequestLog(log_folder) if log_folder else None
+    raise_descriptor_limit()
+    with bind_socket("agent", address.host, address.port) as listener:
         folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # nobody else's, and no guess
-        home = Home(folder, say)
+        resources = RunResources(folder, on_event)
         try:
-            run_async(_serve(agent, name, address, limits, how, recording, listener, home))
+            run_async(
+                _run_server(
+                    agent, name, address, limits, decoding, request_log, listener, resources
+                )
+            )
         finally:
             with suppress(OSError):  # logs of engines are left to be read
                 folder.rmdir()
 
 
-async def _serve(
+async def _run_server(
     agent: Agent,
     name: str,
-    address: Address,
-    limits: Limits,
-    how: Decoding,
-    recording: Recording | None,
+    address: ListenAddress,
+    limits: ServiceLimits,
+    decoding: Decoding,
+    request_log: RequestLog | None,
     listener: socket.socket,
-    home: Home,
+    resources: RunResources,
 ) -> None:
     try:
-        service = await open_service(agent, name, limits, home, how, recording)
+        service = await open_service(agent, name, limits, resources, decoding, request_log)
         await asyncio.sleep(0)  # where Ctrl-C ends it that came while the model was loaded
         app = create_app(service, address.token, address.host)
-        config = config_of(
+        config = make_server_config(
             app,
             address.host,
             address.token,
-            timeout_graceful_shutdown=CLOSING_SECONDS,
+            timeout_graceful_shutdown=CONNECTION_CLOSE_SECONDS,
         )
-        await _Server(config, service, limits.grace).serve([listener])
+        await _DrainingServer(config, service, limits.shutdown_grace_seconds).serve([listener])
     finally:
-        await home.close()
+        await resources.close()
 
 
 async def open_service(
     agent: Agent,
     name: str,
-    limits: Limits,
-    home: Home,
-    how: Decoding = GREEDY,
-    recording: Recording | None = None,
-) -> Service:
-    """Open the tools and the engine of an agent, and return the service; `home` has what the engine
-    starts. Raises UserError for tools or an engine that cannot be used, and for one that acts in an
-    environment of others."""
+    limits: ServiceLimits,
+    resources: RunResources,
+    decoding: Decoding = GREEDY_DECODING,
+    request_log: RequestLog | None = None,
+) -> AgentService:
+    """Open the tools and the engine of an agent, and return the service; `resources` has what the
+    engine starts. Raises UserError for tools or an engine that cannot be used, and for one that
+    acts in an environment of others."""
     environment = agent.recipe.environment
-    if environment.of_others:
+    if environment.is_external:
         raise UserError(
             f"{agent.model} acts in the environment '{environment.name}', which asks it more than a"
             " question: only agents with tools of their own can be served."
         )
-    env, engine = await agent.environment(), agent.served_by(home)
-    await engine.publish(0)  # now, so that servers which do not start are no request's failure
-    room = min(env.budget.total_tokens, engine.max_len) - reserve(env.dialect, env.budget)
-    service = Service(
+    env, engine = await agent.open_environment(), agent.make_streaming_engine(resources)
+    await engine.update_weights(
+        0
+    )  # now, so that servers which do not start are no request's failure
+    context_tokens = min(env.budget.total_tokens, engine.max_len) - count_reserved_tokens(
+        env.dialect, env.budget
+    )
+    service = AgentService(
         name=name,
         env=env,
         engine=engine,
         limits=limits,
-        room=room,
-        how=how,
-        recording=recording,
+        context_tokens=context_tokens,
+        decoding=decoding,
+        request_log=request_log,
     )
-    told = "Sessions in the engine that hold a cache or wait for one"
-    service.metrics.watch("fieldcraft_agent_engine_sessions", told, lambda: engine.sessions)
+    description = "Sessions in the engine that hold a cache or wait for one"
+    service.metrics.add_gauge(
+        "fieldcraft_agent_engine_sessions", description, lambda: engine.num_sessions
+    )
     return service
 
 
-class _Server(uvicorn.Server):
+class _DrainingServer(uvicorn.Server):
     """Answers what is under way before it stops. Ctrl-C a second time ends it at once."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: AgentService, grace_seconds: float) -> None:
         super().__init__(config)
-        self.service, self.grace = service, grace
+        self.service, self.grace_seconds = service, grace_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,11 +154,11 @@ class _Server(uvicorn.Server):
             self.force_exit = True
         else:
             self.service.closed = True
-            self._loop.call_soon_threadsafe(self._close)
+            self._loop.call_soon_threadsafe(self._start_closing)
 
-    def _close(self) -> None:
-        self._closing = asyncio.create_task(self._finish())
+    def _start_closing(self) -> None:
+        self._close_task = asyncio.create_task(self._close_service())
 
-    async def _finish(self) -> None:
-        await self.service.close(self.grace)
+    async def _close_service(self) -> None:
+        await self.service.close(self.grace_seconds)
         self.should_exit = True

@@ -8,62 +8,62 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from fieldcraft.engine.served import ServedEngine
+from fieldcraft.engine.streaming import StreamingEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.gateway.protocol import model
-from fieldcraft.gateway.refusals import Refused
-from fieldcraft.rollout.loop import rollout
-from fieldcraft.runs.sampling import GREEDY, Decoding
-from fieldcraft.serving.asked import Asked
-from fieldcraft.serving.errors import busy, closing
-from fieldcraft.serving.events import Ends, Event
-from fieldcraft.serving.following import FollowedPolicy, Follower
-from fieldcraft.serving.metrics import Metrics
-from fieldcraft.serving.recording import Recording
+from fieldcraft.gateway.protocol import get_model
+from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.rollout.loop import run_rollout
+from fieldcraft.runs.sampling import GREEDY_DECODING, Decoding
+from fieldcraft.serving.errors import make_busy_error, make_shutdown_error
+from fieldcraft.serving.events import AgentEvent, RequestFinished
+from fieldcraft.serving.metrics import ServiceMetrics
+from fieldcraft.serving.request_log import RequestLog
+from fieldcraft.serving.requests import AgentRequest
+from fieldcraft.serving.streaming import RolloutStreamer, StreamingPolicy
 from fieldcraft.types import Author, Status, Task, Trajectory
 
-KEY = "served"  # of every rollout, so that a request with a seed has the same answer again
-LEFT = "the client hung up"
-LONG_TOKEN = 32  # characters, of which ordinary text has a handful a token
+ROLLOUT_KEY = "served"  # of every rollout, so that a request with a seed has the same answer again
+CLIENT_DISCONNECTED = "the client hung up"
+MAX_CHARS_PER_TOKEN = 32  # characters, of which ordinary text has a handful a token
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ServiceLimits:
     """Limits of a server.
 
     Args:
         concurrency: requests that are answered at once.
         queue: requests that may wait for a place.
-        seconds: of one request, from its arrival to its end.
-        grace: seconds that requests have after the server was told to stop.
+        timeout_seconds: of one request, from its arrival to its end.
+        shutdown_grace_seconds: seconds that requests have after the server was told to stop.
     """
 
     concurrency: int = 64
     queue: int = 256
-    seconds: float = 300
-    grace: float = 30
+    timeout_seconds: float = 300
+    shutdown_grace_seconds: float = 30
 
 
-class Running:
-    """A request that is being answered: its events, in order, ending with `Ends`."""
+class ActiveRequest:
+    """A request that is being answered: its events, in order, ending with `RequestFinished`."""
 
-    def __init__(self, identity: str) -> None:
-        self.id = identity
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
         self.created = int(time.time())
         self.task: asyncio.Task[None] | None = None
-        self._events = asyncio.Queue[Event]()
+        self._queue = asyncio.Queue[AgentEvent]()
 
-    def tell(self, event: Event) -> None:
-        self._events.put_nowait(event)
+    def put(self, event: AgentEvent) -> None:
+        self._queue.put_nowait(event)
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[AgentEvent]:
         ended = False
         while not ended:
-            event = await self._events.get()
-            ended = isinstance(event, Ends)
+            event = await self._queue.get()
+            ended = isinstance(event, RequestFinished)
             yield event
 
-    async def leave(self) -> None:
+    async def cancel(self) -> None:
         """Leave: nobody listens any more, so what is still running is cancelled."""
         assert self.task is not None
         self.task.cancel()
@@ -71,144 +71,152 @@ class Running:
 
 
 @dataclass(kw_only=True)
-class Service:
-    """An agent that answers requests. `room` is how many tokens a question's prompt and all that
-    follows it may have, and `how` samples what a request does not say."""
+class AgentService:
+    """An agent that answers requests. `context_tokens` is how many tokens a question's prompt and
+    all that follows it may have, and `decoding` samples what a request does not say."""
 
     name: str
     env: ToolEnvironment
-    engine: ServedEngine
-    limits: Limits
-    room: int
-    how: Decoding = GREEDY
-    recording: Recording | None = None
-    metrics: Metrics = field(default_factory=Metrics)
+    engine: StreamingEngine
+    limits: ServiceLimits
+    context_tokens: int
+    decoding: Decoding = GREEDY_DECODING
+    request_log: RequestLog | None = None
+    metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     closed: bool = False
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
-    _arriving: int = 0  # requests whose length is being looked at
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _num_arriving: int = 0  # requests whose length is being looked at
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.limits.concurrency)
-        self._encoding = asyncio.Lock()
-        watch = self.metrics.watch
-        watch("fieldcraft_agent_under_way", "Requests in the server", lambda: self.under_way)
+        self._slots = asyncio.Semaphore(self.limits.concurrency)
+        self._encode_lock = asyncio.Lock()
+        add_gauge = self.metrics.add_gauge
+        add_gauge(
+            "fieldcraft_agent_under_way", "Requests in the server", lambda: self.active_requests
+        )
 
     @property
-    def under_way(self) -> int:
+    def active_requests(self) -> int:
         """Requests that are answered or wait for a place."""
-        return len(self._running) + self._arriving
+        return len(self._tasks) + self._num_arriving
 
-    async def begin(self, asked: Asked, interface: str) -> Running:
-        """Take a request. Raises Refused where it cannot be answered."""
+    async def start_request(self, request: AgentRequest, interface: str) -> ActiveRequest:
+        """Take a request. Raises RequestRejectedError where it cannot be answered."""
         if self.closed:
-            raise closing()
-        if self.under_way >= self.limits.concurrency + self.limits.queue:
-            raise busy()
-        model(asked.model, self.name)
-        asked.decoding(self.how)
-        self._arriving += 1
+            raise make_shutdown_error()
+        if self.active_requests >= self.limits.concurrency + self.limits.queue:
+            raise make_busy_error()
+        get_model(request.model, self.name)
+        request.resolve_decoding(self.decoding)
+        self._num_arriving += 1
         try:
-            await self._refuse_long(asked)
+            await self._reject_too_long(request)
         finally:
-            self._arriving -= 1
-        running = Running(f"{interface}-{secrets.token_hex(12)}")
-        running.task = asyncio.create_task(self._answer(asked, running, interface))
-        self._running.add(running.task)
-        running.task.add_done_callback(self._running.discard)
-        return running
+            self._num_arriving -= 1
+        active = ActiveRequest(f"{interface}-{secrets.token_hex(12)}")
+        active.task = asyncio.create_task(self._run_request(request, active, interface))
+        self._tasks.add(active.task)
+        active.task.add_done_callback(self._tasks.discard)
+        return active
 
-    async def _refuse_long(self, asked: Asked) -> None:
-        """Raise Refused for a question that is too long. It is encoded in a thread, one question
-        after the other: a long one may take seconds."""
-        async with self._encoding:
-            length = await asyncio.to_thread(self._length, asked.question)
-        if length >= self.room:
-            told = (
-                f"The question has a prompt of {length} tokens or more, and this agent has room for"
-                f" {self.room}, its answer included; shorten it."
+    async def _reject_too_long(self, request: AgentRequest) -> None:
+        """Raise RequestRejectedError for a question that is too long. It is encoded in a thread,
+        one question after the other: a long one may take seconds."""
+        async with self._encode_lock:
+            length = await asyncio.to_thread(self._count_prompt_tokens, request.question)
+        if length >= self.context_tokens:
+            message = (
+                f"The prompt has at least {length} tokens, but the agent's context has"
+                f" {self.context_tokens}, its answer included; shorten the question."
             )
-            raise Refused(400, told, code="context_length_exceeded", param="messages")
+            raise RequestRejectedError(
+                400, message, code="context_length_exceeded", param="messages"
+            )
 
-    def _length(self, question: str) -> int:
+    def _count_prompt_tokens(self, question: str) -> int:
         """Return the number of tokens of a prompt; for a question that is far too long that of its
         beginning."""
-        for part in (question[: self.room * LONG_TOKEN], question):
-            length = len(self.env.dialect.prompt(part, self.env.schemas))
-            if length >= self.room or part == question:
+        for text in (question[: self.context_tokens * MAX_CHARS_PER_TOKEN], question):
+            length = len(self.env.dialect.encode_prompt(text, self.env.schemas))
+            if length >= self.context_tokens or text == question:
                 break
         return length
 
-    async def _answer(self, asked: Asked, running: Running, interface: str) -> None:
-        began = time.perf_counter()
-        follower = Follower(self.env.dialect, running.tell)
-        seed = secrets.randbits(48) if asked.seed is None else asked.seed
-        how = asked.decoding(self.how)
-        policy = FollowedPolicy(
+    async def _run_request(
+        self, request: AgentRequest, active: ActiveRequest, interface: str
+    ) -> None:
+        started = time.perf_counter()
+        streamer = RolloutStreamer(self.env.dialect, active.put)
+        seed = secrets.randbits(48) if request.seed is None else request.seed
+        decoding = request.resolve_decoding(self.decoding)
+        policy = StreamingPolicy(
             engine=self.engine,
-            temperature=how.temperature,
-            truncation=how.truncation,
+            temperature=decoding.temperature,
+            truncation=decoding.truncation,
             seed=seed,
-            follower=follower,
-            most_tokens=asked.most_tokens,
+            streamer=streamer,
+            max_output_tokens=request.max_output_tokens,
         )
-        task = Task(running.id, asked.question, ())
-        late = False
-        trajectory = Trajectory(task, status=Status.ERROR, error=LEFT)
+        task = Task(active.id, request.question, ())
+        timed_out = False
+        trajectory = Trajectory(task, status=Status.ERROR, error=CLIENT_DISCONNECTED)
         try:
-            async with asyncio.timeout(self.limits.seconds), self._places:
-                trajectory = await rollout(task, policy, self.env, KEY)
+            async with asyncio.timeout(self.limits.timeout_seconds), self._slots:
+                trajectory = await run_rollout(task, policy, self.env, ROLLOUT_KEY)
         except TimeoutError:
-            late, told = True, f"it did not end within {self.limits.seconds:g} s"
-            trajectory = _cut(follower, task, told)
+            timed_out, message = True, f"it did not end within {self.limits.timeout_seconds:g} s"
+            trajectory = _make_partial_trajectory(streamer, task, message)
         except asyncio.CancelledError:
-            trajectory = _cut(follower, task, LEFT)
+            trajectory = _make_partial_trajectory(streamer, task, CLIENT_DISCONNECTED)
             raise
         except Exception as error:  # noqa: BLE001 - a request that fails leaves the others alone
-            trajectory = _cut(follower, task, f"{type(error).__name__}: {error}")
+            trajectory = _make_partial_trajectory(
+                streamer, task, f"{type(error).__name__}: {error}"
+            )
         finally:
-            follower.end(trajectory)
-            trajectory.seconds = time.perf_counter() - began
-            self._note(trajectory, interface, late)
+            streamer.finish(trajectory)
+            trajectory.seconds = time.perf_counter() - started
+            self._update_metrics(trajectory, interface, timed_out)
             try:
-                await self._record(trajectory, follower)
+                await self._log_request(trajectory, streamer)
             finally:
-                running.tell(Ends(trajectory, late))
+                active.put(RequestFinished(trajectory, timed_out))
 
-    def _note(self, trajectory: Trajectory, interface: str, late: bool) -> None:
-        left = trajectory.error == LEFT
-        outcome = "late" if late else "left" if left else trajectory.status.value
+    def _update_metrics(self, trajectory: Trajectory, interface: str, timed_out: bool) -> None:
+        disconnected = trajectory.error == CLIENT_DISCONNECTED
+        outcome = "late" if timed_out else "left" if disconnected else trajectory.status.value
         self.metrics.requests.labels(interface, outcome).inc()
-        self.metrics.seconds.observe(trajectory.seconds)
+        self.metrics.request_seconds.observe(trajectory.seconds)
         for author in Author:
             count = sum(len(s.ids) for s in trajectory.segments if s.author is author)
             self.metrics.tokens.labels(author.value).inc(count)
         for call in trajectory.calls:
-            self.metrics.calls.labels(call.outcome.value).inc()
+            self.metrics.tool_calls.labels(call.outcome.value).inc()
 
-    async def _record(self, trajectory: Trajectory, follower: Follower) -> None:
+    async def _log_request(self, trajectory: Trajectory, streamer: RolloutStreamer) -> None:
         """Record a request. One that cannot be kept is counted: a full disk is no reason to answer
         nobody."""
-        if self.recording is None:
+        if self.request_log is None:
             return
-        steps = follower.steps if follower.imitable else ()
+        steps = streamer.steps if streamer.imitable else ()
         try:
-            await asyncio.to_thread(self.recording.add, trajectory, steps)
+            await asyncio.to_thread(self.request_log.add, trajectory, steps)
         except OSError:
             self.metrics.unrecorded.inc()
 
-    async def close(self, seconds: float) -> None:
+    async def close(self, grace_seconds: float) -> None:
         """Take no more requests. Those under way have so many seconds, and are then cancelled."""
         self.closed = True
-        if self._running:
-            _, late = await asyncio.wait(self._running, timeout=seconds)
-            for task in late:
+        if self._tasks:
+            _, unfinished = await asyncio.wait(self._tasks, timeout=grace_seconds)
+            for task in unfinished:
                 task.cancel()
-            if late:
-                await asyncio.wait(late)
+            if unfinished:
+                await asyncio.wait(unfinished)
 
 
-def _cut(follower: Follower, task: Task, why: str) -> Trajectory:
+def _make_partial_trajectory(streamer: RolloutStreamer, task: Task, reason: str) -> Trajectory:
     """Return the part that there is of a rollout that did not come to its end."""
-    trajectory = follower.trajectory or Trajectory(task)
-    trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, why, None
+    trajectory = streamer.trajectory or Trajectory(task)
+    trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, reason, None
     return trajectory

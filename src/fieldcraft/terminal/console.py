@@ -15,10 +15,10 @@ from typing import IO, Any, TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from fieldcraft.records.transcript import clean
+from fieldcraft.records.transcript import strip_control_characters
 
-_NARROWEST, _WIDEST = 20, 10_000
-_SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
+_MIN_COLUMNS, _MAX_COLUMNS = 20, 10_000
+_SIZE_VARIABLES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
 class CleanConsole(Console):
@@ -32,36 +32,36 @@ class CleanConsole(Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text, style, control = segment
-            yield segment if control else Segment(clean(text), style)
+            yield segment if control else Segment(strip_control_characters(text), style)
 
     def on_broken_pipe(self) -> None:
         """Go on without a reader, such as `head`: what is under way writes files, too."""
         self.quiet = True
-        _read_by_nobody(self.file)
+        _redirect_to_devnull(self.file)
 
 
-def say(*shown: object, file: TextIO | None = None) -> None:
+def print_line(*values: object, file: TextIO | None = None) -> None:
     """Print a line at once, without control characters; on standard output by default. Where
     nobody reads any more, the line is lost."""
     file = file or sys.stdout
     try:
-        print(clean(" ".join(map(str, shown))), file=file, flush=True)
+        print(strip_control_characters(" ".join(map(str, values))), file=file, flush=True)
     except BrokenPipeError:
-        _read_by_nobody(file)
+        _redirect_to_devnull(file)
 
 
-def _read_by_nobody(file: IO[str]) -> None:
+def _redirect_to_devnull(file: IO[str]) -> None:
     """Send to nowhere what else is written to a file, as at the end of this process."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, file.fileno())
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, file.fileno())
+    os.close(devnull)
 
 
-def forget_impossible_sizes() -> None:
+def drop_invalid_sizes() -> None:
     """Remove a size in which nothing can be shown from the environment, so that everybody asks the
     terminal itself."""
-    for name in _SIZES:
+    for name in _SIZE_VARIABLES:
         with suppress(KeyError):
             size = os.environ[name]
-            if not (size.isdecimal() and _NARROWEST <= int(size[:9]) <= _WIDEST):
+            if not (size.isdecimal() and _MIN_COLUMNS <= int(size[:9]) <= _MAX_COLUMNS):
                 del os.environ[name]

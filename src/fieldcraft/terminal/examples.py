@@ -10,14 +10,14 @@ from rich.rule import Rule
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from fieldcraft.records.examples import DemonstrationExample, Examples, QuestionExample
+from fieldcraft.records.examples import DataExamples, DemonstrationExample, QuestionExample
 from fieldcraft.records.files import write_text
 from fieldcraft.terminal.console import CleanConsole
-from fieldcraft.terminal.trajectories import print_field, print_mask
+from fieldcraft.terminal.trajectory_text import print_field, print_mask
 from fieldcraft.types import Task, Tokenizer
 
 # Green is read as well behind black text as on white. What is dim is mixed with the first colour.
-_COLOURS = TerminalTheme(
+_THEME = TerminalTheme(
     background=(110, 110, 110),
     foreground=(0, 0, 0),
     normal=[  # black, red, green, yellow, blue, magenta, cyan, white
@@ -29,9 +29,9 @@ _COLOURS = TerminalTheme(
         *((40, 40, 220), (160, 0, 160), (0, 130, 140), (0, 0, 0)),
     ],
 )
-_MOST_OF_TEST = 400  # characters of a test
-_WIDTH = 110  # characters of a line of the page
-_PAGE = """<!DOCTYPE html>
+_MAX_TEST_CHARACTERS = 400  # characters of a test
+_PAGE_COLUMNS = 110  # characters of a line of the page
+_PAGE_TEMPLATE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Examples of the data</title>
 <meta name="viewport" content="width=device-width">
 <style>{stylesheet} body {{margin: 1.5em; color: {foreground}; background: #fff;}}
@@ -40,7 +40,7 @@ pre {{font: 14px/1.4 ui-monospace, monospace; white-space: pre-wrap;}}</style></
 """
 
 
-def print_examples(examples: Examples, console: Console) -> None:
+def print_examples(examples: DataExamples, console: Console) -> None:
     """Show each question with its prompt and how answers score, and each demonstration token by
     token, with those that are trained."""
     for number, question in enumerate(examples.questions, start=1):
@@ -51,13 +51,17 @@ def print_examples(examples: Examples, console: Console) -> None:
         _print_demonstration(demonstration, examples.tokenizer, console)
 
 
-def write_examples(examples: Examples, path: Path) -> None:
+def write_examples(examples: DataExamples, path: Path) -> None:
     """Write what `print_examples` shows as a page without network access."""
     console = CleanConsole(
-        record=True, file=io.StringIO(), width=_WIDTH, force_terminal=True, color_system="truecolor"
+        record=True,
+        file=io.StringIO(),
+        width=_PAGE_COLUMNS,
+        force_terminal=True,
+        color_system="truecolor",
     )
     print_examples(examples, console)
-    write_text(path, [console.export_html(theme=_COLOURS, code_format=_PAGE)])
+    write_text(path, [console.export_html(theme=_THEME, code_format=_PAGE_TEMPLATE)])
 
 
 def _print_question(question: QuestionExample, console: Console) -> None:
@@ -69,14 +73,14 @@ def _print_question(question: QuestionExample, console: Console) -> None:
         print_field(console, "prompt", question.prompt.replace("\n", "⏎\n").removesuffix("\n"))
     print_field(console, "gold", " | ".join(task.answers) or "none", "green")
     print_field(console, "graded by", question.grader)
-    if tests := _tests_of(task):
+    if tests := _describe_tests(task):
         print_field(console, "tests", tests)
-    for answer, right in question.scores.items():
-        verdict = {True: "right", False: "wrong", None: "not graded here"}[right]
-        print_field(console, verdict, answer, "green" if right else "red")
+    for answer, is_correct in question.scores.items():
+        verdict = {True: "right", False: "wrong", None: "not graded here"}[is_correct]
+        print_field(console, verdict, answer, "green" if is_correct else "red")
 
 
-def _tests_of(task: Task) -> str:
+def _describe_tests(task: Task) -> str:
     """Return a sentence with the number of tests of a program, and the first as it is understood;
     "" without any."""
     tests: list[str | dict[str, str]]
@@ -86,16 +90,18 @@ def _tests_of(task: Task) -> str:
     first = tests[0]
     if isinstance(first, dict):
         first = f"reads {first['input']!r}, prints {first['output']!r}"
-    shown = first[:_MOST_OF_TEST].replace("\n", "⏎\n") + " ..." * (len(first) > _MOST_OF_TEST)
-    return f"{len(tests)}, of which the first is⏎\n{shown}"
+    excerpt = first[:_MAX_TEST_CHARACTERS].replace("\n", "⏎\n") + " ..." * (
+        len(first) > _MAX_TEST_CHARACTERS
+    )
+    return f"{len(tests)}, of which the first is⏎\n{excerpt}"
 
 
 def _print_demonstration(
     demonstration: DemonstrationExample, tokenizer: Tokenizer | None, console: Console
 ) -> None:
     if demonstration.trajectory is None:
-        console.print(Text(f"left out: {demonstration.left_out}", "red"))
+        console.print(Text(f"left out: {demonstration.rejection_reason}", "red"))
         return
     assert tokenizer is not None, "demonstrations are written in a dialect"
     print_field(console, "id", demonstration.trajectory.task.id)
-    print_mask(demonstration.trajectory, tokenizer, demonstration.trained, console)
+    print_mask(demonstration.trajectory, tokenizer, demonstration.trained_authors, console)

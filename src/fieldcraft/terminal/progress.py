@@ -13,19 +13,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fieldcraft.records.events import (
-    Evaluated,
+    EvaluationCompleted,
     Event,
-    JobsDone,
-    PartEnded,
-    PartStarted,
-    Said,
-    StepDone,
-    TrajectoryDone,
+    JobsCompleted,
+    LogMessage,
+    PhaseEnded,
+    PhaseStarted,
+    StepCompleted,
+    TrajectoryCompleted,
 )
 from fieldcraft.types import Trajectory
 
 # Columns of a bar beside its name, its figures and its steps: the bar, "/", the time, the gaps.
-_BESIDE = 6 + 1 + 7 + 4
+_BAR_COLUMNS = 6 + 1 + 7 + 4
 
 
 def is_live(console: Console) -> bool:
@@ -35,63 +35,63 @@ def is_live(console: Console) -> bool:
 
 
 @dataclass
-class Seen:
+class RunningTotals:
     """Running figures of an evaluation."""
 
     done: int = 0
     graded: int = 0
-    right: int = 0
+    correct: int = 0
     calls: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
         self.done += 1
-        self.calls += trajectory.executed_calls
-        if trajectory.right is not None:
+        self.calls += trajectory.num_executed_calls
+        if trajectory.is_correct is not None:
             self.graded += 1
-            self.right += trajectory.right
+            self.correct += trajectory.is_correct
 
 
 @dataclass
-class TerminalSink:
+class TerminalReporter:
     """The subscriber that shows events: a bar for every part, a line for every evaluation."""
 
     console: Console
-    bars: dict[str, StageProgress] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    bars: dict[str, PhaseProgress] = field(default_factory=dict)
+    totals: dict[str, RunningTotals] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         match event:
-            case PartStarted(part, total, counts):
-                self.bars[part] = StageProgress(part, total, self.console)
-                self.bars[part].start()
-                if counts == "questions":
-                    self.seen[part] = Seen()
-            case StepDone(part, row):
-                self.bars[part].update(
+            case PhaseStarted(name, total, unit):
+                self.bars[name] = PhaseProgress(name, total, self.console)
+                self.bars[name].start()
+                if unit == "questions":
+                    self.totals[name] = RunningTotals()
+            case StepCompleted(name, row):
+                self.bars[name].update(
                     row["step"] + 1,
                     em=row.get("em"),
                     calls=row.get("calls_mean"),
                     tokens_per_second=row["tokens_per_second"],
                     loss=row.get("loss"),
                 )
-            case TrajectoryDone(part, trajectory) if part in self.seen:
-                seen = self.seen[part]
-                seen.add(trajectory)
-                em = seen.right / max(seen.graded, 1)
-                self.bars[part].update(seen.done, em=em, calls=seen.calls / seen.done)
-            case JobsDone(part, done, figures):
-                self.bars[part].update(done, note=figures)
-            case PartEnded(part):
-                self.seen.pop(part, None)
-                self.bars.pop(part).stop()
-            case Evaluated(part, summary):
-                for line in headline(part, summary, _line_width(self.console)):
+            case TrajectoryCompleted(name, trajectory) if name in self.totals:
+                totals = self.totals[name]
+                totals.add(trajectory)
+                em = totals.correct / max(totals.graded, 1)
+                self.bars[name].update(totals.done, em=em, calls=totals.calls / totals.done)
+            case JobsCompleted(name, done, figures):
+                self.bars[name].update(done, note=figures)
+            case PhaseEnded(name):
+                self.totals.pop(name, None)
+                self.bars.pop(name).stop()
+            case EvaluationCompleted(name, summary):
+                for line in format_headline(name, summary, _line_width(self.console)):
                     self.console.print(line, highlight=False, soft_wrap=True)
-            case Said(text):
+            case LogMessage(text):
                 self.console.print(text, style="dim")
 
 
-def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
+def format_headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
     """Return an evaluation in one line, or in several of at most `width` characters."""
     if summary["em"] is None:
         parts = ["not gradable"]
@@ -114,32 +114,32 @@ def _line_width(console: Console) -> int:
     return console.width if is_live(console) else sys.maxsize
 
 
-def _fitting(figures: Sequence[str], width: int) -> str:
+def _fit_figures(figures: Sequence[str], width: int) -> str:
     """Return as many figures as there is room for."""
-    shown = ""
+    fitting = ""
     for figure in figures:
-        longer = f"{shown}  {figure}" if shown else figure
+        longer = f"{fitting}  {figure}" if fitting else figure
         if len(longer) > width:
             break
-        shown = longer
-    return shown
+        fitting = longer
+    return fitting
 
 
-class StageProgress:
+class PhaseProgress:
     """The progress of one stage: a live bar in a terminal, elsewhere a line for each 10 %.
 
     Call `start`, `update` after every step, and `stop`.
     """
 
-    def __init__(self, stage: str, total: int, console: Console) -> None:
-        self.stage = stage
+    def __init__(self, name: str, total: int, console: Console) -> None:
+        self.name = name
         self.total = total
         self.console = console
         self._live: Progress | None = None
         self._task = TaskID(0)
         self._started = 0.0
-        self._first: int | None = None
-        self._printed = 0
+        self._first_step: int | None = None
+        self._printed_tenth = 0
 
     def start(self) -> None:
         self._started = time.monotonic()
@@ -153,7 +153,7 @@ class StageProgress:
                 console=self.console,
                 expand=True,
             )
-            self._task = self._live.add_task(escape(self.stage), total=self.total, figures="")
+            self._task = self._live.add_task(escape(self.name), total=self.total, figures="")
             self._live.start()
 
     def stop(self) -> None:
@@ -172,30 +172,30 @@ class StageProgress:
     ) -> None:
         """Show that `step` steps of the stage are complete; figures that do not apply are left out.
         `note` stands for figures of another kind."""
-        shown = {
+        values = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",
             "loss": None if loss is None else f"{loss:.4f}",
             "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
         }
-        figures = [f"{name} {value}" for name, value in shown.items() if value is not None]
+        figures = [f"{label} {value}" for label, value in values.items() if value is not None]
         figures += [note] if note else []
         if self._live is not None:
-            beside = len(self.stage) + 2 * len(str(self.total)) + _BESIDE
-            text = escape(_fitting(figures, self.console.width - beside))
+            used_columns = len(self.name) + 2 * len(str(self.total)) + _BAR_COLUMNS
+            text = escape(_fit_figures(figures, self.console.width - used_columns))
             self._live.update(self._task, completed=step, figures=text)
         else:
             self._print_each_tenth(step, "  ".join(figures))
 
     def _print_each_tenth(self, step: int, figures: str) -> None:
-        if self._first is None:  # a resumed stage does not start at 0
-            self._first, self._started = step, time.monotonic()
+        if self._first_step is None:  # a resumed stage does not start at 0
+            self._first_step, self._started = step, time.monotonic()
         tenth = 10 * step // self.total
-        if tenth == self._printed:
+        if tenth == self._printed_tenth:
             return
-        self._printed = tenth
-        done = step - self._first
+        self._printed_tenth = tenth
+        done = step - self._first_step
         elapsed = time.monotonic() - self._started
-        left = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
-        line = f"{self.stage}  {step}/{self.total}  {figures}{left}".rstrip()
+        remaining = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
+        line = f"{self.name}  {step}/{self.total}  {figures}{remaining}".rstrip()
         self.console.print(line, highlight=False, soft_wrap=True)

@@ -9,9 +9,11 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_NAME = "This server is not called by that name: ask it by the address that it printed.\n"
-_ORIGIN = "This server answers no pages from elsewhere: ask it with a program of your own.\n"
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_WRONG_HOST_MESSAGE = "Unknown host name: use the address that the server printed.\n"
+_FOREIGN_ORIGIN_MESSAGE = (
+    "Cross-origin requests from web pages are rejected: send the request from a program.\n"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -22,33 +24,37 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class OwnRequests:
+class SameOriginMiddleware:
     """Passes on what programs ask, and refuses what a page from elsewhere does.
 
-    A browser names such a page in `Origin`. One that has given itself a name which points to the
-    loopback (DNS rebinding) shows in `Host`; a server that others reach has names nobody knows
+    A browser names such a page in `Origin`. One that has given itself a name which points to
+    the loopback (DNS rebinding) shows in `Host`; a server that others reach has names nobody knows
     here, and there only the first counts.
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         """Take the application, and `host`, the address that the server listens on."""
         self.app = app
-        self.local = is_loopback(host)
-        self.names = LOCAL | {host.lower()}
+        self.is_local = is_loopback(host)
+        self.allowed_names = LOOPBACK_NAMES | {host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        told = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
-        answer = self.app if told is None else PlainTextResponse(told, 403)
-        await answer(scope, receive, send)
+        message = self._get_refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        responder = self.app if message is None else PlainTextResponse(message, 403)
+        await responder(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> str | None:
-        if self.local and _host(f"//{headers.get('host', '')}") not in self.names:
-            return _NAME
+    def _get_refusal(self, headers: Headers) -> str | None:
+        if self.is_local and _parse_host(f"//{headers.get('host', '')}") not in self.allowed_names:
+            return _WRONG_HOST_MESSAGE
         origin = headers.get("origin")
-        return None if origin is None or _host(origin) in self.names else _ORIGIN
+        return (
+            None
+            if origin is None or _parse_host(origin) in self.allowed_names
+            else _FOREIGN_ORIGIN_MESSAGE
+        )
 
 
-def _host(url: str) -> str | None:
+def _parse_host(url: str) -> str | None:
     """Return the host of an address without its port; None where there is none."""
     try:
         return urlsplit(url).hostname

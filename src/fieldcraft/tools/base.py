@@ -22,7 +22,7 @@ import docstring_parser
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from fieldcraft.tools.threads import in_thread
+from fieldcraft.tools.threads import run_in_thread
 from fieldcraft.types import ArgumentError, UserError
 
 
@@ -37,17 +37,17 @@ class FunctionTool:
         self.function = function
         self.name: str = function.__name__
         description, fields = _describe(function)
-        self._arguments = _arguments(self.name, fields)
+        self._arguments = _make_arguments_adapter(self.name, fields)
         self.schema: dict[str, Any] = {
             "type": "function",
             "function": {
                 "name": self.name,
                 "description": description,
-                "parameters": without_titles(self._arguments.json_schema()),
+                "parameters": simplify_schema(self._arguments.json_schema()),
             },
         }
 
-    def running(self, function: Callable[..., Any]) -> FunctionTool:
+    def with_function(self, function: Callable[..., Any]) -> FunctionTool:
         """Return the same tool with another function of the same signature, such as one for each
         rollout: the schema is not made again."""
         other = copy(self)
@@ -67,13 +67,13 @@ class FunctionTool:
         try:
             checked = self._arguments.validate_python(arguments)
         except ValidationError as error:
-            raise ArgumentError(_complaint(self.name, error)) from error
+            raise ArgumentError(_format_argument_error(self.name, error)) from error
         if inspect.iscoroutinefunction(self.function):
-            return _as_text(await self.function(**checked))
-        return await in_thread(lambda: _as_text(self.function(**checked)))
+            return _to_text(await self.function(**checked))
+        return await run_in_thread(lambda: _to_text(self.function(**checked)))
 
 
-def _as_text(result: Any) -> str:
+def _to_text(result: Any) -> str:
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
@@ -87,8 +87,8 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     name = function.__name__
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     if not docs.description:
-        raise UserError(f"The tool '{name}' has no docstring; say there what it does.")
-    told = {param.arg_name: param.description for param in docs.params}
+        raise UserError(f"The tool '{name}' has no docstring; describe there what it does.")
+    descriptions = {param.arg_name: param.description for param in docs.params}
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
@@ -99,18 +99,18 @@ def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
             raise UserError(
                 f"Argument '{argument}' of the tool '{name}' has no type hint; add one."
             )
-        if not told.get(argument):
+        if not descriptions.get(argument):
             raise UserError(
                 f"Argument '{argument}' of the tool '{name}' is not described; "
                 "add a line under 'Args:' in the docstring."
             )
-        typed: Any = Annotated[hints[argument], Field(description=told[argument])]
+        annotated: Any = Annotated[hints[argument], Field(description=descriptions[argument])]
         required = parameter.default is parameter.empty
-        fields[argument] = typed if required else NotRequired[typed]
+        fields[argument] = annotated if required else NotRequired[annotated]
     return docs.description.strip(), fields
 
 
-def _arguments(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
+def _make_arguments_adapter(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
     """Return a checker of keyword arguments: unknown names are refused, omitted defaults stay
     omitted."""
     typed_dict: Any = TypedDict
@@ -119,30 +119,30 @@ def _arguments(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]
 
 
 # Of a JSON schema: what holds schemas by names of the user's, and what holds values.
-_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-_VALUES = ("default", "const", "enum", "example", "examples")
+_NAMED_SCHEMA_KEYS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_VALUE_KEYS = ("default", "const", "enum", "example", "examples")
 
 
-def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+def simplify_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema as transformers writes it: `type` first, nothing that only fills the
     prompt. What is no object, as the schema `true`, stays."""
-    kept: dict[str, Any] = {}
+    simplified: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
-        if key in _BY_NAME and isinstance(value, dict):
-            kept[key] = {name: _shown(inner) for name, inner in value.items()}
-        elif isinstance(value, dict) and key not in _VALUES:
-            kept[key] = without_titles(value)
+        if key in _NAMED_SCHEMA_KEYS and isinstance(value, dict):
+            simplified[key] = {name: _simplify_inner(inner) for name, inner in value.items()}
+        elif isinstance(value, dict) and key not in _VALUE_KEYS:
+            simplified[key] = simplify_schema(value)
         elif key not in ("title", "additionalProperties"):
-            kept[key] = value
-    return kept
+            simplified[key] = value
+    return simplified
 
 
-def _shown(schema: Any) -> Any:
-    return without_titles(schema) if isinstance(schema, dict) else schema
+def _simplify_inner(schema: Any) -> Any:
+    return simplify_schema(schema) if isinstance(schema, dict) else schema
 
 
-def _complaint(name: str, error: ValidationError) -> str:
+def _format_argument_error(name: str, error: ValidationError) -> str:
     """Return what the model reads, e.g. `Wrong arguments for search: query: Field required.`"""
     details = error.errors(include_url=False, include_context=False, include_input=False)
-    found = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
-    return f"Wrong arguments for {name}: {'; '.join(found)}."
+    messages = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
+    return f"Wrong arguments for {name}: {'; '.join(messages)}."

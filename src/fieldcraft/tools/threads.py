@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[[], T]) -> T:
+async def run_in_thread(function: Callable[[], T]) -> T:
     """Run a function in a daemon thread of its own; raises what it raises.
 
     Unlike a thread of asyncio's pool it can be abandoned: where the caller stops waiting, a

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Points = dict[str, float]  # the name of a curve -> its value
+MetricValues = dict[str, float]  # the name of a curve -> its value
 
 # What every tracker takes in a name; MLflow takes the least.
-_UNUSUAL = re.compile(r"[^\w\-. /]")
+_INVALID_NAME_CHARS = re.compile(r"[^\w\-. /]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Tracker(ABC):
         """Begin the run in the tracker, or continue it. Returns how its curves are looked at."""
 
     @abstractmethod
-    def log(self, part: str, points: Points, step: int) -> None:
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
         """Add a point to each curve.
 
         Args:
-            part: the stage, or `eval`, with which the names of its curves begin.
-            points: by the whole name of the curve, as in `sft/loss`.
+            prefix: the stage, or `eval`, with which the names of its curves begin.
+            values: by the whole name of the curve, as in `sft/loss`.
             step: of the stage; of an evaluation, the number of steps trained before it.
         """
 
@@ -53,15 +53,15 @@ class Tracker(ABC):
         """Write what is not written yet. It is called if `open` has returned."""
 
 
-def points(prefix: str, row: Mapping[str, Any]) -> Points:
+def flatten_metrics(prefix: str, row: Mapping[str, Any]) -> MetricValues:
     """Return the numbers of a row, those of mappings inside it too, under names that begin with a
     prefix. Letters that some tracker refuses become `_`, so that a curve has one name
     everywhere."""
-    found: Points = {}
+    values: MetricValues = {}
     for key, value in row.items():
-        name = _UNUSUAL.sub("_", f"{prefix}/{key}")
+        name = _INVALID_NAME_CHARS.sub("_", f"{prefix}/{key}")
         if isinstance(value, Mapping):
-            found |= points(name, value)
+            values |= flatten_metrics(name, value)
         elif isinstance(value, int | float):
-            found[name] = float(value)
-    return found
+            values[name] = float(value)
+    return values

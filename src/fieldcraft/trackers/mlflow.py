@@ -10,14 +10,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
-_ID = "fieldcraft.id"  # the tag by which a run is found again
-_AT_ONCE = 100  # parameters that MLflow takes in one request
-_LONGEST = 500  # letters of a parameter that every store of MLflow takes
+_RUN_ID_TAG = "fieldcraft.id"  # the tag by which a run is found again
+_MAX_PARAMS_PER_REQUEST = 100  # parameters that MLflow takes in one request
+_MAX_PARAM_CHARS = 500  # letters of a parameter that every store of MLflow takes
 
 
-class Mlflow(Tracker):
+class MlflowTracker(Tracker):
     """A run of the experiment `project`. `uri` is that of the server or the store; null is what
     MLFLOW_TRACKING_URI says, or MLflow's own choice."""
 
@@ -26,16 +26,16 @@ class Mlflow(Tracker):
 
     def open(self, run: TrackedRun) -> str:
         self.client = MlflowClient(self.uri)
-        experiment = self._experiment()
-        found = self.client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'")
+        experiment = self._get_or_create_experiment()
+        found = self.client.search_runs([experiment], f"tags.`{_RUN_ID_TAG}` = '{run.id}'")
         if found:
             self.run_id = found[0].info.run_id
             self.client.update_run(self.run_id, status="RUNNING")
         else:
-            self._create(experiment, run)
+            self._create_run(experiment, run)
         return f"MLflow, experiment {self.project}, at {self.client.tracking_uri}"
 
-    def _experiment(self) -> str:
+    def _get_or_create_experiment(self) -> str:
         """Return the id of the experiment, made if there is none."""
         found = self.client.get_experiment_by_name(self.project)
         if found is None:
@@ -47,27 +47,32 @@ class Mlflow(Tracker):
                     raise
         return str(found.experiment_id)
 
-    def _create(self, experiment: str, run: TrackedRun) -> None:
-        tags = {_ID: run.id, **({"group": run.group} if run.group else {})}
-        made = self.client.create_run(experiment, run_name=run.name, tags=tags)
-        self.run_id = made.info.run_id
-        params = [Param(name, str(value)[:_LONGEST]) for name, value in _flat(run.config)]
-        for first in range(0, len(params), _AT_ONCE):
-            self.client.log_batch(self.run_id, params=params[first : first + _AT_ONCE])
+    def _create_run(self, experiment: str, run: TrackedRun) -> None:
+        tags = {_RUN_ID_TAG: run.id, **({"group": run.group} if run.group else {})}
+        created = self.client.create_run(experiment, run_name=run.name, tags=tags)
+        self.run_id = created.info.run_id
+        params = [
+            Param(name, str(value)[:_MAX_PARAM_CHARS])
+            for name, value in _flatten_config(run.config)
+        ]
+        for first in range(0, len(params), _MAX_PARAMS_PER_REQUEST):
+            self.client.log_batch(
+                self.run_id, params=params[first : first + _MAX_PARAMS_PER_REQUEST]
+            )
 
-    def log(self, part: str, points: Points, step: int) -> None:
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in points.items()]
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self) -> None:
         self.client.set_terminated(self.run_id)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_config(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of a recipe under names with dots."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten_config(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

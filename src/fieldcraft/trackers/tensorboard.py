@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 from tensorboardX import SummaryWriter
 
-from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
 
-class TensorBoard(Tracker):
+class TensorBoardTracker(Tracker):
     """Each start of the run adds an event file to one folder, and TensorBoard joins them.
 
     `folder` is the folder of all runs; null is the run's own, RUN/tensorboard.
@@ -21,16 +21,16 @@ class TensorBoard(Tracker):
         self.folder = folder
 
     def open(self, run: TrackedRun) -> str:
-        shown = self.folder or run.folder / "tensorboard"
+        root = self.folder or run.folder / "tensorboard"
         name = Path(run.group or "", run.name) if self.folder else Path()
         # event files are named by the second: one of a run resumed at once must not replace another
-        self.writer = SummaryWriter(str(shown / name), filename_suffix=f".{time.time_ns()}")
+        self.writer = SummaryWriter(str(root / name), filename_suffix=f".{time.time_ns()}")
         recipe = yaml.safe_dump(run.config, sort_keys=False)
         self.writer.add_text("recipe", f"```yaml\n{recipe}```", 0)
-        return f"tensorboard --logdir {shown}"
+        return f"tensorboard --logdir {root}"
 
-    def log(self, part: str, points: Points, step: int) -> None:
-        for name, value in points.items():
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
+        for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 

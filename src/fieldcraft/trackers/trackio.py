@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trackio
 
-from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 
 
-class Trackio(Tracker):
+class TrackioTracker(Tracker):
     """A run of the project, in the folder that TRACKIO_DIR names."""
 
     def __init__(
@@ -33,8 +33,8 @@ class Trackio(Tracker):
         )
         return f"trackio show --project {self.project}"
 
-    def log(self, part: str, points: Points, step: int) -> None:
-        self.run.log(points, step)
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
+        self.run.log(values, step)
 
     def close(self) -> None:
         self.run.finish()

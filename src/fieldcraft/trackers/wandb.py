@@ -6,11 +6,11 @@ from typing import Literal
 
 import wandb
 
-from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+from fieldcraft.trackers.base import MetricValues, TrackedRun, Tracker
 from fieldcraft.types import UserError
 
 
-class Wandb(Tracker):
+class WandbTracker(Tracker):
     """A run of the project. Offline it is a folder in RUN/wandb, which `wandb sync` sends later.
 
     The step of wandb counts calls over the whole run. So every stage has a curve `STAGE/step`, and
@@ -25,7 +25,7 @@ class Wandb(Tracker):
     ) -> None:
         if mode == "online" and not wandb.Settings().api_key and not wandb.api.api_key:
             raise UserError(
-                "wandb does not know who you are: run 'wandb login', set WANDB_API_KEY, or write"
+                "wandb is not logged in: run 'wandb login', set WANDB_API_KEY, or write"
                 " {name: wandb, mode: offline}."
             )
         self.project, self.entity, self.mode = project, entity, mode
@@ -47,12 +47,12 @@ class Wandb(Tracker):
         )
         return self.run.url or f"wandb sync --append {self.run.settings.sync_dir}"
 
-    def log(self, part: str, points: Points, step: int) -> None:
-        axis = f"{part}/step"
-        if part not in self.axes:
-            self.run.define_metric(f"{part}/*", step_metric=axis)
-            self.axes.add(part)
-        self.run.log({axis: step, **points})
+    def log(self, prefix: str, values: MetricValues, step: int) -> None:
+        axis = f"{prefix}/step"
+        if prefix not in self.axes:
+            self.run.define_metric(f"{prefix}/*", step_metric=axis)
+            self.axes.add(prefix)
+        self.run.log({axis: step, **values})
 
     def close(self) -> None:
         self.run.finish()

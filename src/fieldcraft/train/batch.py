@@ -24,11 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fieldcraft.records.chains import chains
+from fieldcraft.records.chains import split_chains
 from fieldcraft.types import Author, Segment, Trajectory
 
-Floats = NDArray[np.float32]
-WORTH_SHARING = 16  # tokens of a common prefix; a run costs an attention kernel of its own
+Float32Array = NDArray[np.float32]
+MIN_SHARED_PREFIX_TOKENS = (
+    16  # tokens of a common prefix; a run costs an attention kernel of its own
+)
 
 
 @dataclass(slots=True)
@@ -38,25 +40,25 @@ class Sample:
     `weight[t]` is the loss weight of predicting token t from those before it. `advantage` and the
     log-probabilities matter to reinforcement learning only, `value` (of the tokens before t) and
     `target` (the return from t on) only where there is a critic, which fills them, and
-    `teacher_logp` only where there is a teacher. `seen` is what that reads in place of this sample,
-    if it is another text: the same trained tokens after another prompt. `version` is that of the
-    policy that sampled a token, and 0 for all others. `entropy` and `new_logp` are what the model
-    said of a token when it was last trained, where the learner asks for them.
+    `teacher_logp` only where there is a teacher. `teacher_view` is what that reads in place of this
+    sample, if it is another text: the same trained tokens after another prompt. `version` is that
+    of the policy that sampled a token, and 0 for all others. `entropy` and `new_logp` are what the
+    model said of a token when it was last trained, where the learner asks for them.
     """
 
     ids: NDArray[np.int64]
-    weight: Floats
-    advantage: Floats
-    sampled_logp: Floats
-    old_logp: Floats
-    ref_logp: Floats
-    value: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-    target: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-    teacher_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    weight: Float32Array
+    advantage: Float32Array
+    sampled_logp: Float32Array
+    old_logp: Float32Array
+    ref_logp: Float32Array
+    value: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    target: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    teacher_logp: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     version: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    seen: Sample | None = None
-    entropy: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
-    new_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    teacher_view: Sample | None = None
+    entropy: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    new_logp: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __post_init__(self) -> None:
         if not self.version.size:
@@ -65,28 +67,28 @@ class Sample:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def spread(self, values: NDArray[Any]) -> Floats:
-        """Spread values over the trained tokens, in their places; all others get 0."""
-        whole = np.zeros(len(self), np.float32)
-        whole[self.weight > 0] = values
-        return whole
+    def scatter(self, values: NDArray[Any]) -> Float32Array:
+        """Scatter values over the trained tokens, in their places; all others get 0."""
+        scattered = np.zeros(len(self), np.float32)
+        scattered[self.weight > 0] = values
+        return scattered
 
 
-def as_seen(sample: Sample) -> Sample:
+def get_teacher_view(sample: Sample) -> Sample:
     """Return what a teacher reads in place of a sample, or the sample itself."""
-    return sample if sample.seen is None else sample.seen
+    return sample if sample.teacher_view is None else sample.teacher_view
 
 
 # Samples that belong together: the chains of a rollout, or a pair that a loss compares.
-Unit = tuple[Sample, ...]
+SampleUnit = tuple[Sample, ...]
 
 
 def to_samples(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
-) -> Unit:
+) -> SampleUnit:
     """Convert a trajectory to a sample of each of its chains, in order."""
-    parts = [Trajectory(trajectory.task, chain) for chain in chains(trajectory)]
-    return tuple(to_sample(part, train_on, advantage) for part in parts)
+    chain_trajectories = [Trajectory(trajectory.task, chain) for chain in split_chains(trajectory)]
+    return tuple(to_sample(part, train_on, advantage) for part in chain_trajectories)
 
 
 def to_sample(
@@ -108,7 +110,7 @@ def to_sample(
     logp = np.concatenate(
         [np.array(s.logprobs or [0.0] * len(s.ids), np.float32) for s in trajectory.segments]
     )
-    version = np.concatenate([_versions(s) for s in trajectory.segments])
+    version = np.concatenate([_expand_versions(s) for s in trajectory.segments])
     weight[0] = 0.0  # nothing stands before the first token
     weight[~np.isfinite(logp)] = 0.0
     logp = np.nan_to_num(logp, neginf=0.0, posinf=0.0)
@@ -118,7 +120,7 @@ def to_sample(
     return Sample(ids, weight, advantages, logp, logp, logp, version=version[:end])
 
 
-def _versions(segment: Segment) -> NDArray[np.int64]:
+def _expand_versions(segment: Segment) -> NDArray[np.int64]:
     """Return the version of the policy that sampled each token; [tokens]."""
     if not segment.versions:
         return np.zeros(len(segment.ids), np.int64)
@@ -126,13 +128,13 @@ def _versions(segment: Segment) -> NDArray[np.int64]:
     return np.repeat(versions, counts)
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """An unbroken run of tokens in a packed batch, from `start` to before `end`. It continues the
-    run `after`, one before it in the list, and sees all that that sees; None: it begins a text."""
+    run `parent`, one before it in the list, and sees all that that sees; None: it begins a text."""
 
     start: int
     end: int
-    after: int | None
+    parent: int | None
 
     @property
     def size(self) -> int:
@@ -148,38 +150,38 @@ class PackedBatch:
     all samples: `ids_T` are they, `from_T` the places in N that predict them, `seq_T` numbers their
     sequence in the order of `samples`, `turn_T` their unbroken runs.
 
-    An `idle` batch counts nothing: a process runs it while others have one, since they compute
-    together.
+    An `is_padding` batch counts nothing: a process runs it while others have one, since they
+    compute together.
     """
 
     ids_N: Tensor
     position_N: Tensor
-    runs: Sequence[Run]
+    runs: Sequence[TokenRun]
     ids_T: Tensor
     from_T: Tensor
     seq_T: Tensor
     turn_T: Tensor
     samples: Sequence[Sample]
-    idle: bool = False
+    is_padding: bool = False
 
     @property
-    def longest(self) -> int:
+    def max_sequence_tokens(self) -> int:
         """Number of tokens of the longest sequence."""
         return int(self.position_N.max()) + 1
 
-    def flat(self, name: str) -> Tensor:
+    def gather_field(self, name: str) -> Tensor:
         """Return a field of the samples over the T listed tokens."""
         return torch.from_numpy(
             np.concatenate([getattr(s, name)[s.weight > 0] for s in self.samples])
         )
 
-    def write(self, name: str, values_T: Tensor) -> None:
+    def scatter_field(self, name: str, values_T: Tensor) -> None:
         """Write a value for each listed token into a field of the samples, the inverse of
-        `flat`."""
+        `gather_field`."""
         values, start = values_T.detach().cpu().numpy(), 0
         for sample in self.samples:
             count = int((sample.weight > 0).sum())
-            setattr(sample, name, sample.spread(values[start : start + count]))
+            setattr(sample, name, sample.scatter(values[start : start + count]))
             start += count
 
 
@@ -190,7 +192,7 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
     become the runs `a b` (0 to 2), `c` (2 to 3, after run 0) and `d e` (3 to 5, after run 0), with
     the positions 0 1, 2 and 2 3. Both `c` and `d` are predicted from place 1.
     """
-    forest = _Forest(samples)
+    forest = _PrefixForest(samples)
     forest.grow(range(len(samples)), 0, None)
     trained = [np.flatnonzero(s.weight > 0) for s in samples]
     seq_T = np.concatenate([np.full(len(t), i) for i, t in enumerate(trained)])
@@ -203,7 +205,7 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
         forest.runs,
         torch.from_numpy(np.concatenate([s.ids[t] for s, t in zip(samples, trained, strict=True)])),
         torch.from_numpy(
-            np.concatenate([p[t - 1] for p, t in zip(forest.places, trained, strict=True)])
+            np.concatenate([p[t - 1] for p, t in zip(forest.packed_indices, trained, strict=True)])
         ),
         torch.from_numpy(seq_T),
         torch.from_numpy(np.cumsum(breaks_T) - 1),
@@ -211,60 +213,62 @@ def pack(samples: Sequence[Sample]) -> PackedBatch:
     )
 
 
-class _Forest:
+class _PrefixForest:
     """The runs of a packed batch while they are laid."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
-        self.places = [np.zeros(len(s), np.int64) for s in samples]  # of each token in N
-        self.runs: list[Run] = []
+        self.packed_indices = [np.zeros(len(s), np.int64) for s in samples]  # of each token in N
+        self.runs: list[TokenRun] = []
         self.ids: list[NDArray[np.int64]] = []
         self.positions: list[NDArray[np.int64]] = []
 
-    def grow(self, members: Iterable[int], begin: int, after: int | None) -> None:
-        """Lay what follows the first `begin` tokens, which are laid for all members."""
-        self._part(members, begin, begin, after)
+    def grow(self, members: Iterable[int], start: int, parent: int | None) -> None:
+        """Lay what follows the first `start` tokens, which are laid for all members."""
+        self._lay_group(members, start, start, parent)
 
-    def _part(self, members: Iterable[int], begin: int, alike: int, after: int | None) -> None:
-        """Lay the tokens from `begin` on of members whose first `alike` tokens are the same. Where
+    def _lay_group(
+        self, members: Iterable[int], start: int, shared: int, parent: int | None
+    ) -> None:
+        """Lay the tokens from `start` on of members whose first `shared` tokens are the same. Where
         too few of them are alike to be worth a run, smaller parts of the members may be."""
         by_next: dict[int, list[int]] = {}
         for member in members:
             ids = self.samples[member].ids
-            if alike < len(ids):
-                by_next.setdefault(int(ids[alike]), []).append(member)
-            elif begin < alike:
-                self._lay([member], begin, alike, after)
+            if shared < len(ids):
+                by_next.setdefault(int(ids[shared]), []).append(member)
+            elif start < shared:
+                self._append_run([member], start, shared, parent)
         for part in by_next.values():
-            end = alike + common([self.samples[m].ids[alike:] for m in part])
+            end = shared + count_common_prefix([self.samples[m].ids[shared:] for m in part])
             if len(part) == 1:
-                self._lay(part, begin, end, after)
-            elif end - begin >= WORTH_SHARING:
-                self._lay(part, begin, end, after)
+                self._append_run(part, start, end, parent)
+            elif end - start >= MIN_SHARED_PREFIX_TOKENS:
+                self._append_run(part, start, end, parent)
                 self.grow(part, end, len(self.runs) - 1)
             else:
-                self._part(part, begin, end, after)
+                self._lay_group(part, start, end, parent)
 
-    def _lay(self, members: list[int], begin: int, end: int, after: int | None) -> None:
+    def _append_run(self, members: list[int], begin: int, end: int, parent: int | None) -> None:
         start = self.runs[-1].end if self.runs else 0
-        self.runs.append(Run(start, start + end - begin, after))
+        self.runs.append(TokenRun(start, start + end - begin, parent))
         self.ids.append(self.samples[members[0]].ids[begin:end])
         self.positions.append(np.arange(begin, end))
         for member in members:
-            self.places[member][begin:end] = np.arange(start, start + end - begin)
+            self.packed_indices[member][begin:end] = np.arange(start, start + end - begin)
 
 
-def common(texts: Sequence[NDArray[np.int64]]) -> int:
+def count_common_prefix(sequences: Sequence[NDArray[np.int64]]) -> int:
     """Return the number of tokens that all of them begin with."""
-    first, *others = texts
-    length = min(map(len, texts))
+    first, *others = sequences
+    length = min(map(len, sequences))
     for other in others:
-        apart = np.flatnonzero(first[:length] != other[:length])
-        length = int(apart[0]) if len(apart) else length
+        differing = np.flatnonzero(first[:length] != other[:length])
+        length = int(differing[0]) if len(differing) else length
     return length
 
 
-def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatch]:
+def split_micro_batches(units: Sequence[SampleUnit], max_tokens: int) -> Iterator[PackedBatch]:
     """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least).
 
     Units that begin alike stand side by side, so that they share what they have in common; what is
@@ -272,23 +276,23 @@ def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatc
     """
     batch: list[Sample] = []
     tokens = 0
-    for unit in side_by_side(units):
-        size = added(batch[-1] if batch else None, unit)
+    for unit in sort_by_prefix(units):
+        size = count_new_tokens(batch[-1] if batch else None, unit)
         if batch and tokens + size > max_tokens:
             yield pack(batch)
-            batch, tokens, size = [], 0, added(None, unit)
+            batch, tokens, size = [], 0, count_new_tokens(None, unit)
         batch += unit
         tokens += size
     yield pack(batch)
 
 
-def side_by_side(units: Sequence[Unit]) -> list[Unit]:
+def sort_by_prefix(units: Sequence[SampleUnit]) -> list[SampleUnit]:
     """Sort units, so that those that begin alike are neighbours."""
     return sorted(units, key=lambda unit: unit[0].ids.tolist())
 
 
-def added(last: Sample | None, unit: Unit) -> int:
+def count_new_tokens(previous: Sample | None, unit: SampleUnit) -> int:
     """Return the number of tokens that a unit has behind that sample: what they begin with alike is
     there."""
-    shared = 0 if last is None else common([last.ids, unit[0].ids])
-    return sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)
+    shared = 0 if previous is None else count_common_prefix([previous.ids, unit[0].ids])
+    return sum(map(len, unit)) - (shared if shared >= MIN_SHARED_PREFIX_TOKENS else 0)

@@ -1,7 +1,8 @@
 """Checkpoints: weights or adapter, optimiser, schedule and random state.
 
 They are written under a new name and renamed when complete; then others are deleted, but for those
-that the recipe or a watch keeps. There is always a whole one, and the highest step is the newest.
+that the recipe or a collapse detector keeps. There is always a whole one, and the highest step is
+the newest.
 """
 
 from __future__ import annotations
@@ -11,48 +12,50 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
-from fieldcraft.records.paths import CHECKPOINTS
-from fieldcraft.train.learning import Learning
+from fieldcraft.records.paths import CHECKPOINT_GLOB
+from fieldcraft.train.protocols import TrainablePolicy
 
 
-def save_checkpoint(folder: Path, trainer: Learning, tokenizer: Any, extra: dict[str, Any]) -> Path:
+def save_checkpoint(
+    folder: Path, trainer: TrainablePolicy, tokenizer: Any, extra: dict[str, Any]
+) -> Path:
     """Save the trainer after `trainer.done` steps. `extra` holds plain values (reward state).
 
     The data position needs no field of its own: what a step trains on follows from its number.
     """
-    target = checkpoint_folder(folder, trainer.done)
+    target = get_checkpoint_folder(folder, trainer.done)
     if not target.exists():
         trainer.save(target, tokenizer, extra)
     return target
 
 
-def saved_steps(folder: Path) -> list[int]:
+def list_checkpoint_steps(folder: Path) -> list[int]:
     """Return the number of steps behind each checkpoint, ascending: the last one is the newest."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob(CHECKPOINTS))
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob(CHECKPOINT_GLOB))
 
 
-def checkpoint_folder(folder: Path, done: int) -> Path:
+def get_checkpoint_folder(folder: Path, done: int) -> Path:
     """Return the folder of the checkpoint after `done` steps of the stage in `folder`."""
     return folder / f"step-{done:06d}"
 
 
-def newest_steps(folder: Path, keep: int | Literal["all"]) -> list[int]:
+def list_newest_steps(folder: Path, keep: int | Literal["all"]) -> list[int]:
     """Return the number of steps behind each of the `keep` newest checkpoints, ascending."""
-    found = saved_steps(folder)
-    return found if keep == "all" else found[max(0, len(found) - keep) :]
+    steps = list_checkpoint_steps(folder)
+    return steps if keep == "all" else steps[max(0, len(steps) - keep) :]
 
 
-def drop_checkpoints(folder: Path, keep: Collection[int]) -> None:
+def prune_checkpoints(folder: Path, keep: Collection[int]) -> None:
     """Delete all checkpoints but those that have so many steps behind them."""
-    for done in saved_steps(folder):
+    for done in list_checkpoint_steps(folder):
         if done not in keep:
-            shutil.rmtree(checkpoint_folder(folder, done))
+            shutil.rmtree(get_checkpoint_folder(folder, done))
 
 
-def restore_checkpoint(folder: Path, trainer: Learning) -> dict[str, Any]:
+def restore_checkpoint(folder: Path, trainer: TrainablePolicy) -> dict[str, Any]:
     """Load the newest checkpoint into the trainer and return its `extra`; {} if there is none.
 
     Raises UserError if a file of the checkpoint is damaged.
     """
-    found = saved_steps(folder)
-    return trainer.load(checkpoint_folder(folder, found[-1])) if found else {}
+    steps = list_checkpoint_steps(folder)
+    return trainer.load(get_checkpoint_folder(folder, steps[-1])) if steps else {}

@@ -1,7 +1,7 @@
 """The process that makes whole models: `python -m fieldcraft.train.conversion KIND TARGET SOURCES`.
 
 It ends with 0 and TARGET, with 2 and a sentence as its last line on stderr, or, where it fails
-otherwise, without TARGET. `hub/converted.py` starts it.
+otherwise, without TARGET. `hub/model_conversion.py` starts it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,32 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fieldcraft.hub.converted import hash_of_file
+from fieldcraft.hub.model_conversion import hash_file
 from fieldcraft.records.files import atomic_folder, write_json
-from fieldcraft.train.from_gguf import write_from_gguf
-from fieldcraft.train.merging import write_merged
+from fieldcraft.train.adapter_merge import write_merged_model
+from fieldcraft.train.gguf_import import write_from_gguf
 from fieldcraft.types import UserError
 
-ORIGIN = "origin.json"  # for people: what the folder was made from
-_MAKERS: Mapping[str, Callable[..., None]] = {"gguf": write_from_gguf, "adapter": write_merged}
+ORIGIN_FILE = "origin.json"  # for people: what the folder was made from
+_WRITERS: Mapping[str, Callable[..., None]] = {
+    "gguf": write_from_gguf,
+    "adapter": write_merged_model,
+}
 
 
 def main(kind: str, target: str, *sources: str) -> None:
     """Write a whole model into a new folder."""
     paths = [Path(source) for source in sources]
     with atomic_folder(Path(target)) as draft:
-        _MAKERS[kind](draft, *paths)
-        write_json(draft / ORIGIN, {"kind": kind, "sources": [_origin(path) for path in paths]})
+        _WRITERS[kind](draft, *paths)
+        write_json(
+            draft / ORIGIN_FILE,
+            {"kind": kind, "sources": [_describe_origin(path) for path in paths]},
+        )
 
 
-def _origin(path: Path) -> dict[str, str]:
-    digest = {"sha256": hash_of_file(path)} if path.is_file() else {}
+def _describe_origin(path: Path) -> dict[str, str]:
+    digest = {"sha256": hash_file(path)} if path.is_file() else {}
     return {"path": str(path.absolute()), **digest}
 
 

@@ -14,41 +14,41 @@ from dataclasses import dataclass
 import numpy as np
 
 from fieldcraft.algos import advantages as adv
-from fieldcraft.algos.losses import LIMIT
+from fieldcraft.algos.losses import MAX_LOG_RATIO
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Unit
+from fieldcraft.train.batch import SampleUnit
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredRollout:
     """A graded rollout, with a sample of each chain. Where they have no weight it is not trained
     on, but its reward still counts in its group."""
 
-    samples: Unit
+    samples: SampleUnit
     reward: float
-    right: bool = False
+    is_correct: bool = False
 
     @property
-    def trained(self) -> Unit:
+    def trained_samples(self) -> SampleUnit:
         """The chains that have tokens to train."""
         return tuple(sample for sample in self.samples if sample.weight.any())
 
-    def gather(self, name: str) -> adv.Floats:
+    def gather(self, name: str) -> adv.Float64Array:
         """Return a field of the samples over the tokens that are trained, those of all chains."""
-        found = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained]
-        return np.concatenate([np.zeros(0), *found])
+        values = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained_samples]
+        return np.concatenate([np.zeros(0), *values])
 
-    def spread(self, values_T: adv.Floats, name: str) -> None:
-        """Spread a value for each of those tokens over a field of the samples, the inverse of
+    def scatter(self, values_T: adv.Float64Array, name: str) -> None:
+        """Scatter a value for each of those tokens over a field of the samples, the inverse of
         `gather`; elsewhere it gets 0."""
-        begin = 0
+        start = 0
         for sample in self.samples:
-            end = begin + int((sample.weight > 0).sum())
-            setattr(sample, name, sample.spread(values_T[begin:end]))
-            begin = end
+            end = start + int((sample.weight > 0).sum())
+            setattr(sample, name, sample.scatter(values_T[start:end]))
+            start = end
 
 
-def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
+def assign_advantages(groups: Sequence[Sequence[ScoredRollout]], settings: Rl) -> None:
     """Fill `advantage` of every sample, and `target` where there is a critic.
 
     The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_in: reward`)
@@ -58,48 +58,50 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
     With `advantage_floor: right` no advantage of a right rollout is below 0, so a price on calls
     cannot make a right answer less likely (the sign reversal of arXiv 2601.14696).
     """
-    scored = [member for group in groups for member in group]
-    found: list[adv.Floats] = []
+    rollouts = [rollout for group in groups for rollout in group]
+    advantages: list[adv.Float64Array] = []
     for group in groups:
-        rewards = [token_rewards(member, settings) for member in group]
+        rewards = [compute_token_rewards(rollout, settings) for rollout in group]
         if settings.baseline == "critic":
-            for member, rewards_T in zip(group, rewards, strict=True):
-                critic, value_T = settings.critic, member.gather("value")
-                found.append(adv.gae(rewards_T, value_T, gamma=critic.gamma, lam=critic.gae_lambda))
-                member.spread(found[-1] + value_T, "target")
+            for rollout, rewards_T in zip(group, rewards, strict=True):
+                critic, value_T = settings.critic, rollout.gather("value")
+                advantages.append(
+                    adv.gae(rewards_T, value_T, gamma=critic.gamma, lam=critic.gae_lambda)
+                )
+                rollout.scatter(advantages[-1] + value_T, "target")
             continue
-        whole = [
-            float(rewards_T.sum()) if rewards_T.size else member.reward
-            for member, rewards_T in zip(group, rewards, strict=True)
+        returns = [
+            float(rewards_T.sum()) if rewards_T.size else rollout.reward
+            for rollout, rewards_T in zip(group, rewards, strict=True)
         ]
-        baselines = _baselines(whole, settings)
-        scale = adv.deviation(whole) if settings.scale == "group" and whole else 1.0
-        found += [
-            (adv.returns_to_go(rewards_T) - b) / scale
+        baselines = _compute_baselines(returns, settings)
+        scale = adv.group_std(returns) if settings.scale == "group" and returns else 1.0
+        advantages += [
+            (adv.discounted_returns(rewards_T) - b) / scale
             for rewards_T, b in zip(rewards, baselines, strict=True)
         ]
     if settings.scale == "batch":
-        found = adv.whiten(found)
-    for member, advantages_T in zip(scored, found, strict=True):
-        floor = 0.0 if member.right and settings.advantage_floor == "right" else -np.inf
-        member.spread(advantages_T.clip(min=floor), "advantage")
+        advantages = adv.whiten(advantages)
+    for rollout, advantages_T in zip(rollouts, advantages, strict=True):
+        floor = 0.0 if rollout.is_correct and settings.advantage_floor == "right" else -np.inf
+        rollout.scatter(advantages_T.clip(min=floor), "advantage")
 
 
-def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:
+def compute_token_rewards(rollout: ScoredRollout, settings: Rl) -> adv.Float64Array:
     """Return the reward of each of the policy's tokens; none where the rollout is not trained
     on."""
-    rewards_T = np.zeros_like(scored.gather("weight"))
+    rewards_T = np.zeros_like(rollout.gather("weight"))
     if settings.kl_in == "reward" and settings.kl_coef:
-        moved_T = scored.gather("old_logp") - scored.gather("ref_logp")
-        rewards_T -= settings.kl_coef * moved_T.clip(-LIMIT, LIMIT)
+        log_ratio_T = rollout.gather("old_logp") - rollout.gather("ref_logp")
+        rewards_T -= settings.kl_coef * log_ratio_T.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if rewards_T.size:
-        rewards_T[-1] += scored.reward
+        rewards_T[-1] += rollout.reward
     return rewards_T
 
 
-def _baselines(rewards: Sequence[float], settings: Rl) -> Sequence[float]:
+def _compute_baselines(rewards: Sequence[float], settings: Rl) -> Sequence[float]:
     if not rewards or settings.baseline == "none":
         return [0.0] * len(rewards)
     if settings.baseline == "others":
-        return adv.mean_of_others(rewards)
-    return adv.mean_of_group(rewards)
+        return adv.leave_one_out_baseline(rewards)
+    return adv.group_mean_baseline(rewards)

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from fieldcraft.algos.losses import Metrics, ValueBatch, ValueLoss
-from fieldcraft.config.rl import Critic as Settings
+from fieldcraft.config.rl import CriticConfig as Settings
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.attention import attend_by_runs
-from fieldcraft.train.batch import PackedBatch, Unit
-from fieldcraft.train.spread import ALONE, Spread
-from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_to_train
-from fieldcraft.train.trainer import Learner
+from fieldcraft.train.batch import PackedBatch, SampleUnit
+from fieldcraft.train.packed_attention import enable_packed_attention
+from fieldcraft.train.parallel import SINGLE_PROCESS, ParallelStrategy
+from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_train_mode
+from fieldcraft.train.trainer import OptimizedModule
 
 
 @final
-class Critic(Learner):
+class Critic(OptimizedModule):
     """A linear head on a model's last hidden states, and its optimiser.
 
     With `backbone: own` the model is trained along; give it a copy of the policy's first weights.
@@ -33,8 +33,8 @@ class Critic(Learner):
         settings: whose backbone, and how far a value may move in a step.
         optim: settings of the optimiser, unless `settings` has its own.
         steps: length of the schedule.
-        dtype: in which a model of its own computes; see `Weights`.
-        spread: over which processes weights and tokens lie.
+        dtype: in which a model of its own computes; see `MasterWeights`.
+        strategy: over which processes weights and tokens lie.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Critic(Learner):
         optim: Optim,
         steps: int,
         dtype: torch.dtype | None = None,
-        spread: Spread = ALONE,
+        strategy: ParallelStrategy = SINGLE_PROCESS,
     ) -> None:
-        attend_by_runs(model)
+        enable_packed_attention(model)
         remove_dropout(model)
         self.model = model
         self.trains_model = settings.backbone == "own"
@@ -57,29 +57,29 @@ class Critic(Learner):
         optim = settings.optim or optim
         if self.trains_model and optim.activation_checkpointing:
             checkpoint_activations(model)
-        weights = spread.weights(model if self.trains_model else None, dtype, self.head)
-        super().__init__(weights, optim, steps, spread)
+        weights = strategy.shard(model if self.trains_model else None, dtype, self.head)
+        super().__init__(weights, optim, steps, strategy)
 
-    def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
+    def step(self, units: Sequence[SampleUnit], total: float) -> dict[str, float]:
         """Run one optimiser step towards the samples' `target`; `total` is what the loss is divided
         by.
 
         Raises UserError if a gradient is not finite; the weights are left untouched.
         """
-        set_to_train(self.model)
-        return self.descend(units, partial(self._loss, total=total))
+        set_train_mode(self.model)
+        return self.optimizer_step(units, partial(self._loss, total=total))
 
     @torch.no_grad()
-    def fill_values(self, units: Sequence[Unit]) -> None:
+    def fill_values(self, units: Sequence[SampleUnit]) -> None:
         """Write what is predicted now into `value` of the samples."""
         self.model.eval()
-        self._fill(units, "value", self._values)
+        self._fill_field(units, "value", self._predict_values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything, weights included: they are no part of the policy's checkpoint."""
         return {
             "head": self.head.state_dict(),
-            "model": self.weights.state_of(self.model) if self.trains_model else {},
+            "model": self.weights.make_state_dict(self.model) if self.trains_model else {},
             "adamw": self.adamw.state_dict(),
             "done": self.done,
         }
@@ -91,18 +91,18 @@ class Critic(Learner):
         self.adamw.load_state_dict(state["adamw"])
         self.done = state["done"]
 
-    def _values(self, batch: PackedBatch) -> Tensor:
+    def _predict_values(self, batch: PackedBatch) -> Tensor:
         """Compute V of the context before each trained token; shape T."""
         with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
-            hidden_tH = self.spread.states(self.model, batch, self.device)
-        return self.spread.join(self.head(hidden_tH.float())[:, 0], batch)
+            hidden_tH = self.strategy.compute_hidden_states(self.model, batch, self.device)
+        return self.strategy.all_gather_tokens(self.head(hidden_tH.float())[:, 0], batch)
 
     def _loss(self, batch: PackedBatch, total: float) -> tuple[Tensor, Metrics]:
         to = partial(Tensor.to, device=self.device)
         values = ValueBatch(
-            value_T=self._values(batch),
-            weight_T=to(batch.flat("weight")),
-            old_value_T=to(batch.flat("value")),
-            target_T=to(batch.flat("target")),
+            value_T=self._predict_values(batch),
+            weight_T=to(batch.gather_field("weight")),
+            old_value_T=to(batch.gather_field("value")),
+            target_T=to(batch.gather_field("target")),
         )
         return self.loss(values, total)

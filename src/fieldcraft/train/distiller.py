@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fieldcraft.algos.distillation import Distillation, sampled_advantages
+from fieldcraft.algos.distillation import DistillationLoss, compute_teacher_advantages
 from fieldcraft.config.distil import Distil
-from fieldcraft.train.batch import Floats, Sample, Unit
-from fieldcraft.train.credit import Scored
-from fieldcraft.train.learner import PolicyLearner, surrogate
-from fieldcraft.train.learning import Guide, note
-from fieldcraft.train.stages.base import Row
-from fieldcraft.train.teacher import Teacher
+from fieldcraft.train.batch import Float32Array, Sample, SampleUnit
+from fieldcraft.train.credit import ScoredRollout
+from fieldcraft.train.learner import PolicyLearner, make_policy_loss
+from fieldcraft.train.protocols import TeacherReference, store_scores
+from fieldcraft.train.stages.base import StepMetrics
+from fieldcraft.train.teacher import TeacherScorer
 from fieldcraft.types import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distiller(PolicyLearner):
+class DistillationLearner(PolicyLearner):
     """A learner that turns the rollouts of a step into optimiser steps towards a teacher.
 
     With A the advantage that the rewards give, as in reinforcement learning, that of a token is
@@ -29,63 +29,68 @@ class Distiller(PolicyLearner):
     """
 
     settings: Distil
-    teacher: Teacher
+    teacher: TeacherScorer
 
-    def _scored(self, trajectory: Trajectory) -> Scored | None:
+    def _score_rollout(self, trajectory: Trajectory) -> ScoredRollout | None:
         """Return a rollout with its score. One that cannot be graded is left out only where rewards
         are trained on."""
         if trajectory.reward is None and not self.settings.reward_weight:
-            return Scored(self._samples(trajectory), 0.0, bool(trajectory.right))
-        return super()._scored(trajectory)
+            return ScoredRollout(self._make_samples(trajectory), 0.0, bool(trajectory.is_correct))
+        return super()._score_rollout(trajectory)
 
-    def _samples(self, trajectory: Trajectory) -> Unit:
-        samples = super()._samples(trajectory)
+    def _make_samples(self, trajectory: Trajectory) -> SampleUnit:
+        samples = super()._make_samples(trajectory)
         for sample in samples:
-            sample.seen = self.teacher.seen(trajectory, sample)
+            sample.teacher_view = self.teacher.make_teacher_view(trajectory, sample)
         return samples
 
-    def _equal_is_still(self) -> bool:
+    def _needs_reward_variance(self) -> bool:
         return False
 
-    def _fill(self, units: Sequence[Unit]) -> None:
-        super()._fill(units)
+    def _fill_samples(self, units: Sequence[SampleUnit]) -> None:
+        super()._fill_samples(units)
         if self.settings.kl == "sampled":
             self.teacher.fill_logprobs(units, self.settings.temperature)
 
-    def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
-        super()._assign(groups)
+    def _assign_advantages(self, groups: Sequence[Sequence[ScoredRollout]]) -> None:
+        super()._assign_advantages(groups)
         s = self.settings
-        members = [member for group in groups for member in group]
-        for sample in (sample for member in members for sample in member.samples):
+        rollouts = [rollout for group in groups for rollout in group]
+        for sample in (sample for rollout in rollouts for sample in rollout.samples):
             sample.advantage *= np.float32(s.reward_weight)
             if s.kl == "sampled" and sample.weight.any():
-                apart_T = sampled_advantages(*of_trained(sample))
-                sample.advantage += sample.spread(apart_T)
+                teacher_advantage_T = compute_teacher_advantages(*gather_trained_logps(sample))
+                sample.advantage += sample.scatter(teacher_advantage_T)
 
-    def _train(self, units: list[Unit], total: float, number: int) -> Row:
-        row = super()._train(units, total, number)
+    def _run_steps(self, units: list[SampleUnit], total: float, number: int) -> StepMetrics:
+        row = super()._run_steps(units, total, number)
         if self.settings.kl == "sampled":
-            row["teacher_kl"] = sampled_kl([sample for unit in units for sample in unit])
+            row["teacher_kl"] = estimate_reverse_kl([sample for unit in units for sample in unit])
         return row
 
-    def _step(self, part: Sequence[Unit], divisor: float) -> Row:
+    def _run_step(self, minibatch: Sequence[SampleUnit], divisor: float) -> StepMetrics:
         s = self.settings
         if s.kl == "sampled":
-            return super()._step(part, divisor)
-        guide = Guide(self.teacher.model, s.top_k)
+            return super()._run_step(minibatch, divisor)
+        teacher = TeacherReference(self.teacher.model, s.top_k)
         return self.trainer.step(
-            part, Distillation(surrogate=surrogate(s)), divisor, s.temperature, guide, note
+            minibatch,
+            DistillationLoss(policy_loss=make_policy_loss(s)),
+            divisor,
+            s.temperature,
+            teacher,
+            store_scores,
         )
 
 
-def sampled_kl(samples: Sequence[Sample]) -> float:
+def estimate_reverse_kl(samples: Sequence[Sample]) -> float:
     """Return the mean of log p - log q over the trained tokens, in nats: an estimate of the reverse
     KL without bias, which may be below 0."""
-    apart = [old_T - teacher_T for old_T, teacher_T in map(of_trained, samples)]
-    return float(np.concatenate(apart).mean())
+    log_ratios = [old_T - teacher_T for old_T, teacher_T in map(gather_trained_logps, samples)]
+    return float(np.concatenate(log_ratios).mean())
 
 
-def of_trained(sample: Sample) -> tuple[Floats, Floats]:
+def gather_trained_logps(sample: Sample) -> tuple[Float32Array, Float32Array]:
     """Return the log-probabilities of the trained tokens: the student's and the teacher's."""
     trained = sample.weight > 0
     return sample.old_logp[trained], sample.teacher_logp[trained]

@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.base import StepMetrics
 
-LOG_RATIO = "log_ratio_abs"  # mean |log pi - log pi_sampler| of the trained tokens, in nats
+LOG_RATIO_KEY = "log_ratio_abs"  # mean |log pi - log pi_sampler| of the trained tokens, in nats
 # Where token weights leave a sixth of the gradient wrong (docs/lab-notes/asynchronous.md).
-FAR = 0.05
-STEPS = 5  # beyond FAR, after which it is told
+DRIFT_THRESHOLD_NATS = 0.05
+MIN_DRIFT_STEPS = 5  # beyond DRIFT_THRESHOLD_NATS, after which it is told
 
 
-def drift(rows: Sequence[Row], settings: Rl, stage: str) -> str | None:
-    """Return a message after the last of the rows: once that STEPS steps were FAR from what was
-    sampled, where the sampler may be older than the trainer. None where there is nothing to
-    tell."""
+def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str | None:
+    """Return a message after the last of the rows: once that MIN_DRIFT_STEPS steps were beyond
+    DRIFT_THRESHOLD_NATS from what was sampled, where the sampler may be older than the trainer.
+    None where there is nothing to tell."""
     if not settings.asynchronous.max_staleness:
         return None
-    far = [row for row in rows if row.get(LOG_RATIO, 0.0) > FAR]
-    if len(far) != STEPS or far[-1] is not rows[-1]:
+    drifted = [row for row in rows if row.get(LOG_RATIO_KEY, 0.0) > DRIFT_THRESHOLD_NATS]
+    if len(drifted) != MIN_DRIFT_STEPS or drifted[-1] is not rows[-1]:
         return None
-    mean = sum(row[LOG_RATIO] for row in far) / STEPS
+    mean = sum(row[LOG_RATIO_KEY] for row in drifted) / MIN_DRIFT_STEPS
     return (
-        f"in {STEPS} steps of stage '{stage}' the tokens had changed by {mean:.2f} nats in the mean"
-        f" since they were sampled ({LOG_RATIO}), which biases the gradient: {_advice(settings)}."
+        f"in {MIN_DRIFT_STEPS} steps of stage '{stage}' the log-probabilities of the tokens had"
+        f" changed by {mean:.2f} nats on average since sampling ({LOG_RATIO_KEY}), which biases the"
+        f" gradient: {_suggest_remedy(settings)}."
     )
 
 
-def _advice(settings: Rl) -> str:
+def _suggest_remedy(settings: Rl) -> str:
     if settings.importance_cap is None and settings.reject is None:
         return "set importance_cap: 2, which weighs the change"
     if settings.importance == "token" and settings.importance_cap is not None:

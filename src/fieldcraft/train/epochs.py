@@ -6,21 +6,21 @@ import random
 from functools import lru_cache
 
 
-def draw(seed: int, step: int, size: int, batch: int) -> list[int]:
+def draw_epoch_batch(seed: int, step: int, num_examples: int, batch_size: int) -> list[int]:
     """Return the indices of batch number `step`: shuffled epochs end to end, a function of the
     number."""
-    found: list[int] = []
-    position = step * batch
-    while len(found) < batch:
-        epoch, start = divmod(position, size)
-        part = _order(seed, epoch, size)[start : start + batch - len(found)]
-        found += part
-        position += len(part)
-    return found
+    indices: list[int] = []
+    position = step * batch_size
+    while len(indices) < batch_size:
+        epoch, start = divmod(position, num_examples)
+        chunk = _shuffle_epoch(seed, epoch, num_examples)[start : start + batch_size - len(indices)]
+        indices += chunk
+        position += len(chunk)
+    return indices
 
 
 @lru_cache(maxsize=2)  # an epoch and the next: shuffling thousands anew costs a tenth of a step
-def _order(seed: int, epoch: int, size: int) -> list[int]:
-    order = list(range(size))
+def _shuffle_epoch(seed: int, epoch: int, num_examples: int) -> list[int]:
+    order = list(range(num_examples))
     random.Random(f"{seed}:{epoch}").shuffle(order)
     return order

@@ -11,43 +11,43 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fieldcraft.algos.losses import LIMIT, Surrogate
+from fieldcraft.algos.losses import MAX_LOG_RATIO, PolicyGradientLoss
 from fieldcraft.config.rl import Rl
-from fieldcraft.records.chains import chains, ids_of
-from fieldcraft.records.tool_use import is_void
-from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
-from fieldcraft.train.credit import Scored, assign_advantages
-from fieldcraft.train.drift import LOG_RATIO
-from fieldcraft.train.learning import Learning, Reference, Valuing, note
-from fieldcraft.train.sampler import Group, equal
-from fieldcraft.train.stages.base import Row
+from fieldcraft.records.chains import concat_ids, split_chains
+from fieldcraft.records.tool_metrics import has_void_turn
+from fieldcraft.train.batch import Float32Array, Sample, SampleUnit, to_samples
+from fieldcraft.train.credit import ScoredRollout, assign_advantages
+from fieldcraft.train.drift import LOG_RATIO_KEY
+from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel, store_scores
+from fieldcraft.train.sampler import RolloutGroup, has_equal_rewards
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.types import Author, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
-OF_TRAINED = (
+PER_TOKEN_METRICS = (
     *("entropy", "ratio", "clip_fraction", "kl_ref", "llds"),
-    *("importance", "rejected", "teacher_kl", LOG_RATIO),
+    *("importance", "rejected", "teacher_kl", LOG_RATIO_KEY),
 )
-GAP = "sampler_gap"
+SAMPLER_GAP_KEY = "sampler_gap"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TokenStats:
     """Numbers for each token of a rollout, 0 for those that are not trained. `entropies` and
     `ratios` are None where the rollout had no part in an optimiser step."""
 
-    advantages: Floats
-    entropies: Floats | None = None
-    ratios: Floats | None = None
+    advantages: Float32Array
+    entropies: Float32Array | None = None
+    ratios: Float32Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnResult:
     """The metrics of a step, and what it knew of the tokens of every rollout, by group: up to the
     last token that was trained; None where a rollout could not be graded."""
 
-    row: Row
-    tokens: list[list[Told | None]]
+    metrics: StepMetrics
+    tokens: list[list[TokenStats | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,38 +59,42 @@ class PolicyLearner:
     """
 
     settings: Rl
-    trainer: Learning
-    reference: Reference | None
-    critic: Valuing | None
+    trainer: TrainablePolicy
+    reference: ReferenceModel | None
+    critic: ValueModel | None
     total_tokens: int
     seed: int
 
-    def learn(self, groups: Sequence[Group], number: int) -> Learned:
+    def learn(self, groups: Sequence[RolloutGroup], number: int) -> LearnResult:
         """Run all optimiser steps of sampling step `number`; metrics are means over them, and empty
         if there is nothing to learn."""
-        scored = [[self._scored(t) for t in group] for group in groups]
-        graded = [[member for member in members if member is not None] for members in scored]
-        units, total = self._units(groups, graded)
-        row = self._train(units, total, number) if units else {}
+        rollouts = [[self._score_rollout(t) for t in group] for group in groups]
+        graded_groups = [
+            [member for member in members if member is not None] for members in rollouts
+        ]
+        units, total = self._prepare_units(groups, graded_groups)
+        row = self._run_steps(units, total, number) if units else {}
         if row:
-            row["right_negative_rate"] = right_negative_rate(graded)
+            row["right_negative_rate"] = compute_correct_negative_rate(graded_groups)
         tokens = [
             [
-                None if member is None else told(member, trajectory)
+                None if member is None else collect_token_stats(member, trajectory)
                 for member, trajectory in zip(members, group, strict=True)
             ]
-            for members, group in zip(scored, groups, strict=True)
+            for members, group in zip(rollouts, groups, strict=True)
         ]
-        return Learned(row, tokens)
+        return LearnResult(row, tokens)
 
-    def _scored(self, trajectory: Trajectory) -> Scored | None:
+    def _score_rollout(self, trajectory: Trajectory) -> ScoredRollout | None:
         if trajectory.reward is None:
             return None
-        return Scored(self._samples(trajectory), trajectory.reward, bool(trajectory.right))
+        return ScoredRollout(
+            self._make_samples(trajectory), trajectory.reward, bool(trajectory.is_correct)
+        )
 
-    def _units(
-        self, groups: Sequence[Group], scored: list[list[Scored]]
-    ) -> tuple[list[Unit], float]:
+    def _prepare_units(
+        self, groups: Sequence[RolloutGroup], rollouts: list[list[ScoredRollout]]
+    ) -> tuple[list[SampleUnit], float]:
         """Return the unit of each rollout, with advantages, and what the loss is divided by. A
         group without a gradient is counted in the divisor and left out of the computation.
 
@@ -98,42 +102,42 @@ class PolicyLearner:
         the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
         """
         s = self.settings
-        trained = [m.trained for members in scored for m in members if m.trained]
-        total = sum(map(_weight, trained))
+        trained = [m.trained_samples for members in rollouts for m in members if m.trained_samples]
+        total = sum(map(_sum_weights, trained))
         if s.loss_weight == "sequence":
             total = float(len(trained))
         elif s.loss_weight == "constant":
             total = float(len(trained) * self.total_tokens)
-        scored = [
+        rollouts = [
             members
-            for group, members in zip(groups, scored, strict=True)
-            if not (equal(group) and self._equal_is_still())
+            for group, members in zip(groups, rollouts, strict=True)
+            if not (has_equal_rewards(group) and self._needs_reward_variance())
         ]
-        units = [m.trained for members in scored for m in members if m.trained]
+        units = [m.trained_samples for members in rollouts for m in members if m.trained_samples]
         if units:
-            self._fill(units)
-        self._assign(scored)
+            self._fill_samples(units)
+        self._assign_advantages(rollouts)
         if s.loss_weight == "sequence":
             for unit in units:
-                whole = _weight(unit)
+                unit_weight = _sum_weights(unit)
                 for sample in unit:
-                    sample.weight /= whole
+                    sample.weight /= unit_weight
         return units, total
 
-    def _samples(self, trajectory: Trajectory) -> Unit:
+    def _make_samples(self, trajectory: Trajectory) -> SampleUnit:
         """Return the samples of a rollout, with weight 0 everywhere if it is not trained on."""
-        left_out = (
+        is_excluded = (
             trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
-        ) or (is_void(trajectory) and not self.settings.train_void)
-        return to_samples(trajectory, () if left_out else {Author.POLICY})
+        ) or (has_void_turn(trajectory) and not self.settings.train_void)
+        return to_samples(trajectory, () if is_excluded else {Author.POLICY})
 
-    def _equal_is_still(self) -> bool:
+    def _needs_reward_variance(self) -> bool:
         """Return whether a group of equal rewards has exactly no gradient."""
         s = self.settings
-        compared = s.baseline in ("group", "others") and s.scale != "batch"
-        return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
+        is_group_relative = s.baseline in ("group", "others") and s.scale != "batch"
+        return is_group_relative and not (s.kl_coef or s.entropy_coef or s.llds_coef)
 
-    def _fill(self, units: Sequence[Unit]) -> None:
+    def _fill_samples(self, units: Sequence[SampleUnit]) -> None:
         """Fill the samples with what they have to know of the models as they are before the
         step."""
         s = self.settings
@@ -144,107 +148,127 @@ class PolicyLearner:
         if self.critic is not None:
             self.critic.fill_values(units)
 
-    def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
+    def _assign_advantages(self, groups: Sequence[Sequence[ScoredRollout]]) -> None:
         """Assign advantages to all samples, from rewards and from what was filled."""
         assign_advantages(groups, self.settings)
 
-    def _train(self, units: list[Unit], total: float, number: int) -> Row:
+    def _run_steps(self, units: list[SampleUnit], total: float, number: int) -> StepMetrics:
         """Run all optimiser steps of a sampling step. They share one learning rate, because the
         schedule counts sampling steps. Their losses share the divisor, cut into equal parts: a
         token weighs the same, whichever mini-batch it falls into."""
-        rows: list[Row] = []
-        for part, share in self._parts(units, number):
+        rows: list[StepMetrics] = []
+        for minibatch, share in self._split_minibatches(units, number):
             self.trainer.done = number
             divisor = total * share
-            row = as_means(self._step(part, divisor), part, divisor, number)
+            row = average_per_token(self._run_step(minibatch, divisor), minibatch, divisor, number)
             if self.critic is not None:
                 self.critic.done = number
-                row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
+                row |= {f"critic/{k}": v for k, v in self.critic.step(minibatch, divisor).items()}
             rows.append(row)
         self.trainer.drop_gradients()
         if self.critic is not None:
             self.critic.drop_gradients()
-        names = [name for name in rows[0] if name not in (GAP, LOG_RATIO)]
+        names = [name for name in rows[0] if name not in (SAMPLER_GAP_KEY, LOG_RATIO_KEY)]
         means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
         # Later ones compare with weights that have changed.
-        return means | {name: rows[0][name] for name in {GAP, LOG_RATIO} & rows[0].keys()}
+        return means | {
+            name: rows[0][name] for name in {SAMPLER_GAP_KEY, LOG_RATIO_KEY} & rows[0].keys()
+        }
 
-    def _step(self, part: Sequence[Unit], divisor: float) -> Row:
+    def _run_step(self, minibatch: Sequence[SampleUnit], divisor: float) -> StepMetrics:
         """Run one optimiser step of the policy."""
         s = self.settings
-        return self.trainer.step(part, surrogate(s), divisor, s.temperature, look=note)
+        return self.trainer.step(
+            minibatch, make_policy_loss(s), divisor, s.temperature, on_scores=store_scores
+        )
 
-    def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
-        """Yield (mini-batch, its share of an epoch), dealt anew in every epoch."""
+    def _split_minibatches(
+        self, units: list[SampleUnit], number: int
+    ) -> Iterator[tuple[list[SampleUnit], float]]:
+        """Yield (mini-batch, its share of an epoch), shuffled again in every epoch."""
         s = self.settings
         count = min(s.minibatches, len(units))
         for epoch in range(s.epochs):
-            dealt = list(units)
+            shuffled = list(units)
             if count > 1:
-                random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
-            for part in range(count):
-                yield dealt[part::count], 1 / count
+                random.Random(f"{self.seed}:{number}:{epoch}").shuffle(shuffled)
+            for index in range(count):
+                yield shuffled[index::count], 1 / count
 
 
-def told(member: Scored, trajectory: Trajectory) -> Told:
+def collect_token_stats(rollout: ScoredRollout, trajectory: Trajectory) -> TokenStats:
     """Return the numbers known of a rollout's tokens after a step. The ratio is that of each token,
     also where the loss takes that of the sequence."""
-    advantages = along(trajectory, [sample.advantage for sample in member.samples])
-    if not any(sample.entropy.size for sample in member.samples):
-        return Told(advantages)
-    trained = [sample if sample.entropy.size else blank(sample) for sample in member.samples]
+    advantages = align_to_trajectory(trajectory, [sample.advantage for sample in rollout.samples])
+    if not any(sample.entropy.size for sample in rollout.samples):
+        return TokenStats(advantages)
+    trained = [
+        sample if sample.entropy.size else make_untrained_sample(sample)
+        for sample in rollout.samples
+    ]
     ratios = [
-        np.where(s.weight > 0, np.exp((s.new_logp - s.old_logp).clip(-LIMIT, LIMIT)), 0)
+        np.where(
+            s.weight > 0, np.exp((s.new_logp - s.old_logp).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)), 0
+        )
         for s in trained
     ]
     entropies = [s.entropy for s in trained]
-    return Told(advantages, along(trajectory, entropies), along(trajectory, ratios))
+    return TokenStats(
+        advantages,
+        align_to_trajectory(trajectory, entropies),
+        align_to_trajectory(trajectory, ratios),
+    )
 
 
-def blank(sample: Sample) -> Sample:
+def make_untrained_sample(sample: Sample) -> Sample:
     """Return a chain without a trained token, of which nothing was said."""
     zeros = np.zeros(len(sample), np.float32)
     return replace(sample, entropy=zeros, new_logp=zeros)
 
 
-def along(trajectory: Trajectory, values: Sequence[Floats]) -> Floats:
+def align_to_trajectory(trajectory: Trajectory, values: Sequence[Float32Array]) -> Float32Array:
     """Return a number for each token of a rollout, in the order of its ids, from those of each
     chain."""
-    *before, last = zip(values, chains(trajectory), strict=True)
-    padded = [np.pad(found, (0, len(ids_of(chain)) - len(found))) for found, chain in before]
+    *before, last = zip(values, split_chains(trajectory), strict=True)
+    padded = [
+        np.pad(chain_values, (0, len(concat_ids(chain)) - len(chain_values)))
+        for chain_values, chain in before
+    ]
     return np.concatenate([*padded, last[0]])
 
 
-def as_means(row: Row, part: Sequence[Unit], divisor: float, version: int) -> Row:
+def average_per_token(
+    row: StepMetrics, minibatch: Sequence[SampleUnit], divisor: float, version: int
+) -> StepMetrics:
     """Return the metrics of an optimiser step whose sums over tokens were divided by `divisor`, as
-    means over the trained tokens. That of GAP is over the tokens that this version of the policy
-    sampled, and is left out where there are none."""
-    counts = dict.fromkeys(OF_TRAINED, sum(map(_weight, part)))
-    counts[GAP] = sum(_fresh_weight(unit, version) for unit in part)
-    kept = {name: value for name, value in row.items() if counts.get(name) != 0}
-    return {n: v * divisor / counts[n] if n in counts else v for n, v in kept.items()}
+    means over the trained tokens. That of SAMPLER_GAP_KEY is over the tokens that this version of
+    the policy sampled, and is left out where there are none."""
+    counts = dict.fromkeys(PER_TOKEN_METRICS, sum(map(_sum_weights, minibatch)))
+    counts[SAMPLER_GAP_KEY] = sum(_sum_version_weights(unit, version) for unit in minibatch)
+    defined = {name: value for name, value in row.items() if counts.get(name) != 0}
+    return {n: v * divisor / counts[n] if n in counts else v for n, v in defined.items()}
 
 
-def _weight(unit: Unit) -> float:
+def _sum_weights(unit: SampleUnit) -> float:
     return float(sum(sample.weight.sum() for sample in unit))
 
 
-def _fresh_weight(unit: Unit, version: int) -> float:
+def _sum_version_weights(unit: SampleUnit, version: int) -> float:
     """Return the weight of the tokens that a version of the policy sampled."""
     return float(sum(sample.weight[sample.version == version].sum() for sample in unit))
 
 
-def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
+def compute_correct_negative_rate(groups: Sequence[Sequence[ScoredRollout]]) -> float:
     """Return the share of right rollouts whose advantage is negative, as a price on calls can make
     it."""
-    right = [member for group in groups for member in group if member.right]
-    negative = sum(member.gather("advantage").sum() < 0 for member in right)
-    return float(negative) / max(len(right), 1)
+    correct = [member for group in groups for member in group if member.is_correct]
+    negative = sum(member.gather("advantage").sum() < 0 for member in correct)
+    return float(negative) / max(len(correct), 1)
 
 
-def surrogate(s: Rl) -> Surrogate:
+def make_policy_loss(s: Rl) -> PolicyGradientLoss:
     """Make the loss of a stage."""
-    return Surrogate(
+    return PolicyGradientLoss(
         ratio=s.ratio,
         clip=s.clip,
         clip_low=s.clip_low,

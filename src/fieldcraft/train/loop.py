@@ -8,111 +8,114 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import shown
+from fieldcraft.config.names import format_short
 from fieldcraft.config.stages import Stage
-from fieldcraft.records.events import Said, Sink, StepDone, during
+from fieldcraft.records.events import EventHandler, LogMessage, StepCompleted, track_phase
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.train.checkpoint import (
-    checkpoint_folder,
-    drop_checkpoints,
-    newest_steps,
+    get_checkpoint_folder,
+    list_checkpoint_steps,
+    list_newest_steps,
+    prune_checkpoints,
     restore_checkpoint,
     save_checkpoint,
-    saved_steps,
 )
+from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.memory import trim_memory
-from fieldcraft.train.stages.base import Row, StageType
-from fieldcraft.train.watch import Watch
+from fieldcraft.train.stages.base import StepMetrics, TrainingStage
 from fieldcraft.types import UserError
 
 # Steps in a row, or all of a shorter stage, that may have nothing to train: a step alone may be bad
 # luck, but five of them are more than a thousand rollouts of a usual recipe.
-MOST_IDLE = 5
-TRIM_EVERY = 5  # steps; one can leave 100 MB of freed memory, and giving it back takes 0.1 s
+MAX_IDLE_STEPS = 5
+TRIM_INTERVAL_STEPS = (
+    5  # steps; one can leave 100 MB of freed memory, and giving it back takes 0.1 s
+)
 
 
-Probe = Callable[[int], Awaitable[Row]]
+EvalCallback = Callable[[int], Awaitable[StepMetrics]]
 
 
-async def no_probe(_: int) -> Row:
+async def skip_evaluation(_: int) -> StepMetrics:
     """Return no measurement."""
     return {}
 
 
 async def run_steps(
-    stage: StageType,
+    stage: TrainingStage,
     settings: Stage,
     folder: Path,
     tokenizer: Any,
-    emit: Sink,
-    probe: Probe = no_probe,
-) -> list[Row]:
+    emit: EventHandler,
+    evaluate: EvalCallback = skip_evaluation,
+) -> list[StepMetrics]:
     """Run every step of a stage that no checkpoint in `folder` has behind it.
 
     A step is a function of its number, the weights and the stage's state alone, so a run that was
     killed and resumed ends with the numbers of one that was not. The rows of new steps are told to
-    `emit`, whose subscriber `write_metrics` keeps them in `folder`. `probe` is asked after every
+    `emit`, whose subscriber `write_metrics` keeps them in `folder`. `evaluate` is asked after every
     step, by the number of steps done, and adds what it measures to the step's row. Returns all
     rows, earlier ones included.
 
-    Raises UserError if the stage's watch finds that the run has collapsed; the healthiest of its
-    checkpoints is then still there. So does every further attempt, without a step. Raises UserError
-    too if too many steps in a row had nothing to train; further attempts repeat them.
+    Raises UserError if the stage's collapse detector finds that the run has collapsed; the
+    healthiest of its checkpoints is then still there. So does every further attempt, without a
+    step. Raises UserError too if too many steps in a row had nothing to train; further attempts
+    repeat them.
     """
-    trainer, watch = stage.trainer, stage.watch
+    trainer, detector = stage.trainer, stage.collapse_detector
     log = MetricsLog(folder / "metrics.jsonl")
-    _stop_if_collapsed(watch, log.rows(), folder)
+    _raise_if_collapsed(detector, log.read_rows(), folder)
     extra = restore_checkpoint(folder, trainer)
     if extra:
-        newest = checkpoint_folder(folder, trainer.done)
-        with reading(newest, f"{put_aside(newest)} to resume from before it"):
+        newest = get_checkpoint_folder(folder, trainer.done)
+        with raise_read_errors(newest, f"{advise_renaming(newest)} to resume from before it"):
             stage.load_state_dict(extra["state"])
-    log.rewind(trainer.done)
-    rows = log.rows()
+    log.truncate_after(trainer.done)
+    rows = log.read_rows()
 
     def save() -> None:
         save_checkpoint(folder, trainer, tokenizer, {"state": stage.state_dict()})
-        tidy()
+        prune()
 
-    def tidy() -> None:
-        older = saved_steps(folder)[:-1]  # no step has shown yet what the newest is worth
-        best = watch.best(rows, older) if watch else None
-        keep = newest_steps(folder, settings.keep_checkpoints or 1)
-        drop_checkpoints(folder, keep if best is None else [*keep, best])
+    def prune() -> None:
+        older = list_checkpoint_steps(folder)[:-1]  # no step has shown yet what the newest is worth
+        healthiest = detector.find_healthiest_checkpoint(rows, older) if detector else None
+        keep = list_newest_steps(folder, settings.keep_checkpoints or 1)
+        prune_checkpoints(folder, keep if healthiest is None else [*keep, healthiest])
 
-    tidy()  # a kill may have come before it
-    with during(emit, folder.name, trainer.steps, "steps"):
+    prune()  # a kill may have come before it
+    with track_phase(emit, folder.name, trainer.steps, "steps"):
         while trainer.done < trainer.steps:
             number = trainer.done
-            row = await _timed_step(stage, number)
+            row = await _run_timed_step(stage, number)
             trainer.done = number + 1
-            row |= await probe(trainer.done)
-            emit(StepDone(folder.name, row, log.path))
+            row |= await evaluate(trainer.done)
+            emit(StepCompleted(folder.name, row, log.path))
             rows.append(row)
-            if said := stage.notice(rows):
-                emit(Said(said))
+            if message := stage.make_log_message(rows):
+                emit(LogMessage(message))
             await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything
-            _stop_if_collapsed(watch, rows, folder)
-            _stop_if_idle(stage, rows, folder)
-            if trainer.done % TRIM_EVERY == 0:
+            _raise_if_collapsed(detector, rows, folder)
+            _raise_if_idle(stage, rows, folder)
+            if trainer.done % TRIM_INTERVAL_STEPS == 0:
                 trim_memory()
             if trainer.done % settings.checkpoint_every == 0:
                 save()
     save()
-    trainer.settle()
+    trainer.wait_for_saves()
     return rows
 
 
-async def _timed_step(stage: StageType, number: int) -> Row:
+async def _run_timed_step(stage: TrainingStage, number: int) -> StepMetrics:
     start = time.perf_counter()
     row: object = await stage.step(number)
     seconds = time.perf_counter() - start
     if not isinstance(row, dict) or "tokens" not in row:
         raise UserError(
-            f"the stage type {type(stage).__name__} returned {shown(row)} for a step: return its"
-            " metrics as a dict, with 'tokens' among them."
+            f"the stage type {type(stage).__name__} returned {format_short(row)} for a step: return"
+            " its metrics as a dict, with 'tokens' among them."
         )
     return {
         "step": number,
@@ -122,29 +125,34 @@ async def _timed_step(stage: StageType, number: int) -> Row:
     }
 
 
-def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
+def _raise_if_idle(stage: TrainingStage, rows: Sequence[StepMetrics], folder: Path) -> None:
     """Raise UserError with the reason, if too many steps in a row were idle. What decides are
     metrics alone, so that a run that was resumed decides as one that was not."""
-    most = min(MOST_IDLE, stage.trainer.steps)
-    reasons = [stage.idle(row) for row in rows[-most:]]
-    if len(reasons) == most and all(reasons):
+    max_idle = min(MAX_IDLE_STEPS, stage.trainer.steps)
+    reasons = [stage.explain_idle(row) for row in rows[-max_idle:]]
+    if len(reasons) == max_idle and all(reasons):
         raise UserError(
-            f"stage '{folder.name}' had nothing to train in {most} steps in a row, the last of them"
+            f"stage '{folder.name}' had no trainable token in {max_idle} consecutive steps up to"
             f" step {rows[-1]['step']}, because {reasons[-1]}."
         )
 
 
-def _stop_if_collapsed(watch: Watch | None, rows: list[Row], folder: Path) -> None:
+def _raise_if_collapsed(
+    detector: CollapseDetector | None, rows: list[StepMetrics], folder: Path
+) -> None:
     """Raise UserError with the likely cause and the checkpoint from before, if the run has
     collapsed."""
-    collapse = watch.collapse(rows) if watch else None
-    if watch is None or collapse is None:
+    report = detector.detect(rows) if detector else None
+    if detector is None or report is None:
         return
-    best = watch.best(rows, saved_steps(folder))
-    if best is None:
-        kept = (
-            "no checkpoint is from before, so what is left is the model that the stage began with"
+    healthiest = detector.find_healthiest_checkpoint(rows, list_checkpoint_steps(folder))
+    if healthiest is None:
+        checkpoint_note = (
+            "no checkpoint precedes the collapse; only the initial model of the stage remains"
         )
     else:
-        kept = f"the checkpoint of step {best} is from before: {checkpoint_folder(folder, best)}"
-    raise UserError(collapse.sentence(folder.name, kept))
+        checkpoint_note = (
+            f"the checkpoint of step {healthiest} precedes the collapse: "
+            f"{get_checkpoint_folder(folder, healthiest)}"
+        )
+    raise UserError(report.format_message(folder.name, checkpoint_note))

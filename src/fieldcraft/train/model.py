@@ -25,41 +25,43 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
-from fieldcraft.config.names import first_line
+from fieldcraft.config.names import get_first_line
 from fieldcraft.config.sections import Dtype
-from fieldcraft.engine.local.requests import configured_ends
-from fieldcraft.hub.quantised import refuse_quantised
-from fieldcraft.records.remedies import remedy, require_readable
+from fieldcraft.engine.local.requests import get_configured_eos
+from fieldcraft.hub.quantisation import require_unquantised
+from fieldcraft.records.remedies import advise_repair, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
 
-OWN_LOSS = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
-COPY = "copy its files from the model's source again"  # what to do about a model of no run
+AUX_LOSS_PATTERN = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
+COPY_AGAIN_ADVICE = (
+    "copy its files from the model's source again"  # what to do about a model of no run
+)
 
 # What transformers and safetensors raise for files that are missing, cut off or make no sense: what
 # they like. That of tokenizers is Exception itself.
-UNREADABLE = Exception
+READ_ERRORS = Exception
 
 
-def torch_type(name: Dtype) -> torch.dtype:
+def to_torch_dtype(name: Dtype) -> torch.dtype:
     """Return the torch type of a recipe's `dtype`."""
-    found: torch.dtype = getattr(torch, name)
-    return found
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
-def name_of_type(dtype: torch.dtype) -> Dtype:
+def to_dtype_name(dtype: torch.dtype) -> Dtype:
     """Return the `dtype` of a recipe that computes as a model of a type does."""
     return "float32" if dtype == torch.float32 else "bfloat16"
 
 
-def choose_device(wish: str) -> torch.device:
+def choose_device(requested: str) -> torch.device:
     """Return the device of a recipe: `auto` takes a CUDA device where there is one. Raises
     UserError if `cuda` is not there."""
-    if wish == "cuda" and not torch.cuda.is_available():
-        raise UserError("device=cuda was asked for, but torch sees no GPU: use device=cpu.")
-    return torch.device("cuda" if wish != "cpu" and torch.cuda.is_available() else "cpu")
+    if requested == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda is set, but torch finds no GPU: use device=cpu.")
+    return torch.device("cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -71,26 +73,26 @@ def load_tokenizer(folder: Path) -> Any:
     Raises UserError if the folder has no tokenizer, or one that cannot be read.
     """
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        copy = "copy tokenizer.json and tokenizer_config.json of the model there"
-        raise UserError(f"{folder} holds no tokenizer: {remedy(folder, copy)}.")
+        advice = "copy tokenizer.json and tokenizer_config.json of the model there"
+        raise UserError(f"{folder} contains no tokenizer: {advise_repair(folder, advice)}.")
     require_readable(folder)
-    plain = (folder / "tokenizer.json").exists()
-    loader = PreTrainedTokenizerFast if plain else AutoTokenizer
+    has_tokenizer_json = (folder / "tokenizer.json").exists()
+    loader = PreTrainedTokenizerFast if has_tokenizer_json else AutoTokenizer
     try:
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise UserError(
-            f"the tokenizer of {folder} cannot be read ({first_line(error)}):"
-            f" {remedy(folder, COPY)}."
+            f"the tokenizer of {folder} cannot be read ({get_first_line(error)}):"
+            f" {advise_repair(folder, COPY_AGAIN_ADVICE)}."
         ) from error
 
 
 def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Raise UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
     that its model can read what another one wrote."""
-    here = tokenizer.backend_tokenizer.get_vocab()
-    there = load_tokenizer(folder).backend_tokenizer.get_vocab()
-    if differing := sorted(token for token, _ in here.items() ^ there.items()):
+    vocabulary = tokenizer.backend_tokenizer.get_vocab()
+    other_vocabulary = load_tokenizer(folder).backend_tokenizer.get_vocab()
+    if differing := sorted(token for token, _ in vocabulary.items() ^ other_vocabulary.items()):
         raise UserError(
             f"the model in {folder} cannot score the tokens of the model that is trained, because"
             f" their tokenizers differ in {len(set(differing))} tokens, such as {differing[0]!r}:"
@@ -108,20 +110,21 @@ def load_config(folder: Path) -> PreTrainedConfig:
     file = folder / "config.json"
     if not file.exists():
         raise UserError(
-            f"{folder} is no checkpoint, as it has no config.json:"
-            f" {remedy(folder, 'choose a folder that has one')}."
+            f"{folder} is not a checkpoint, because config.json is missing:"
+            f" {advise_repair(folder, 'choose a folder that has one')}."
         )
-    refuse_quantised(folder, folder)
+    require_unquantised(folder, folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except UNREADABLE as error:
-        if _names_code(folder):
+    except READ_ERRORS as error:
+        if _has_custom_code(folder):
             raise UserError(
-                f"{folder} needs the custom code that its config.json names, which is never run:"
-                " choose a model of an architecture that transformers has itself."
+                f"{folder} requires the custom code named in its config.json, which fieldcraft"
+                " never runs: choose a model of an architecture that transformers has itself."
             ) from error
         raise UserError(
-            f"{file} cannot be read ({first_line(error)}): {remedy(folder, COPY)}."
+            f"{file} cannot be read ({get_first_line(error)}): "
+            f"{advise_repair(folder, COPY_AGAIN_ADVICE)}."
         ) from error
 
 
@@ -131,34 +134,35 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
     Raises UserError if there is none, or if its weights are not just those that it needs: all of
     them, in their shapes, and finite.
     """
-    empty_model(folder)
+    make_empty_model(folder)
     try:
-        with _without_reports():
-            model, found = AutoModelForCausalLM.from_pretrained(
+        with _silence_reports():
+            model, loading_info = AutoModelForCausalLM.from_pretrained(
                 folder,
-                dtype=torch_type(dtype),
+                dtype=to_torch_dtype(dtype),
                 local_files_only=True,
                 trust_remote_code=False,
                 ignore_mismatched_sizes=True,  # they are refused below, by name
                 output_loading_info=True,
             )
-    except UNREADABLE as error:
-        raise UserError(_unreadable(folder, error)) from error
-    if problem := _misfit(found):
+    except READ_ERRORS as error:
+        raise UserError(_describe_unreadable(folder, error)) from error
+    if problem := _find_mismatch(loading_info):
         raise UserError(
-            f"{_weights_file(folder)} does not fit config.json beside it, because {problem}:"
-            f" {remedy(folder, COPY)}."
+            f"{_find_weights_file(folder)} does not fit config.json beside it, because {problem}:"
+            f" {advise_repair(folder, COPY_AGAIN_ADVICE)}."
         )
     if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
         raise UserError(
-            f"{_broken_tensor(folder)} holds numbers that are not finite, so nothing can be"
-            f" computed with it: {remedy(folder, f'{COPY}, or take an earlier checkpoint')}."
+            f"{_find_nonfinite_tensor(folder)} contains non-finite numbers, so it cannot be"
+            " used: "
+            f"{advise_repair(folder, f'{COPY_AGAIN_ADVICE}, or take an earlier checkpoint')}."
         )
-    _refuse_unknown_ends(folder, model)
+    _require_known_eos(folder, model)
     return model.to(device)
 
 
-def empty_model(folder: Path) -> Any:
+def make_empty_model(folder: Path) -> Any:
     """Make the causal LM of a checkpoint folder without its weights: all that its configuration
     says.
 
@@ -166,23 +170,25 @@ def empty_model(folder: Path) -> Any:
     """
     config = load_config(folder)
     try:
-        with torch.device("meta"), _without_reports():
+        with torch.device("meta"), _silence_reports():
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise UserError(
-            f"{folder} holds no causal language model ({first_line(error)}): choose a model that"
-            " generates text."
+            f"{folder} holds no causal language model ({get_first_line(error)}): choose a model"
+            " that generates text."
         ) from error
-    _refuse_encoder(folder, model)
+    _require_causal(folder, model)
     return model
 
 
-def loss_notes(config: PreTrainedConfig) -> list[str]:
+def describe_aux_losses(config: PreTrainedConfig) -> list[str]:
     """Return a sentence on each term that a configuration would add to the loss, such as the one by
     which a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a
     term."""
-    said = config.get_text_config().to_dict()
-    factors = {name: value for name, value in said.items() if OWN_LOSS.search(name) and value}
+    settings = config.get_text_config().to_dict()
+    factors = {
+        name: value for name, value in settings.items() if AUX_LOSS_PATTERN.search(name) and value
+    }
     return [
         f"{name}={value:g} of its config.json is added to the loss of no stage"
         for name, value in factors.items()
@@ -190,7 +196,7 @@ def loss_notes(config: PreTrainedConfig) -> list[str]:
     ]
 
 
-def _refuse_encoder(folder: Path, model: Any) -> None:
+def _require_causal(folder: Path, model: Any) -> None:
     """Raise UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
     causal = [m.is_causal for m in model.modules() if isinstance(getattr(m, "is_causal", 0), bool)]
     if causal and not any(causal):
@@ -200,19 +206,19 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
         )
 
 
-def _refuse_unknown_ends(folder: Path, model: Any) -> None:
+def _require_known_eos(folder: Path, model: Any) -> None:
     """Raise UserError where sequences are to end with what is no token."""
     tokens = range(model.get_input_embeddings().num_embeddings)
-    for end in configured_ends(model):
+    for end in get_configured_eos(model):
         if end is not None and not (isinstance(end, int) and end in tokens):
             raise UserError(
-                f"{folder / 'generation_config.json'} holds an eos_token_id that is none of the"
-                f" {len(tokens)} tokens: {remedy(folder, COPY)}."
+                f"{folder / 'generation_config.json'} contains an eos_token_id outside the"
+                f" vocabulary of {len(tokens)} tokens: {advise_repair(folder, COPY_AGAIN_ADVICE)}."
             )
 
 
 @contextmanager
-def _without_reports() -> Iterator[None]:
+def _silence_reports() -> Iterator[None]:
     """Silence the table by which transformers reports what does not fit; here it becomes a
     sentence."""
     before = get_verbosity()
@@ -223,66 +229,77 @@ def _without_reports() -> Iterator[None]:
         set_verbosity(before)
 
 
-def _misfit(found: dict[str, Any]) -> str | None:
+def _find_mismatch(loading_info: dict[str, Any]) -> str | None:
     """Return the first fault that transformers found between a model and its weights; None where
     there is none."""
-    for name in sorted(found["missing_keys"]):
-        return f"the tensor {name} is missing{_others(found['missing_keys'])}"
-    for name, here, wanted in sorted(found["mismatched_keys"]):
-        others = _others(found["mismatched_keys"])
-        return f"the tensor {name} has the shape {tuple(here)} instead of {tuple(wanted)}{others}"
-    for name in sorted(found["unexpected_keys"]):
-        return f"the model has no place for the tensor {name}{_others(found['unexpected_keys'])}"
+    for name in sorted(loading_info["missing_keys"]):
+        return f"the tensor {name} is missing{_count_others(loading_info['missing_keys'])}"
+    for name, shape, expected in sorted(loading_info["mismatched_keys"]):
+        others = _count_others(loading_info["mismatched_keys"])
+        return (
+            f"the tensor {name} has the shape {tuple(shape)} instead of {tuple(expected)}{others}"
+        )
+    for name in sorted(loading_info["unexpected_keys"]):
+        return (
+            "the model has no place for the tensor "
+            f"{name}{_count_others(loading_info['unexpected_keys'])}"
+        )
     return None
 
 
-def _others(names: set[Any]) -> str:
-    return f" (and so it is with {len(names) - 1} more)" if len(names) > 1 else ""
+def _count_others(names: set[Any]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def _unreadable(folder: Path, error: Exception) -> str:
+def _describe_unreadable(folder: Path, error: Exception) -> str:
     """Return the reason why the weights of a folder cannot be read, with the file that is to
     blame."""
-    if _is_lack_of_memory(error):
+    if _is_out_of_memory(error):
         return (
-            f"{folder} needs more memory than is free ({first_line(error)}): close other programs,"
-            " or set dtype: bfloat16, which takes half of it."
+            f"{folder} needs more memory than is free ({get_first_line(error)}): close other"
+            " programs, or set dtype: bfloat16, which takes half of it."
         )
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "pt"):
                 pass
         except (SafetensorError, OSError) as broken:
-            return f"{file} is damaged or cut off ({first_line(broken)}): {remedy(folder, COPY)}."
-    return f"{folder} cannot be loaded ({first_line(error)}): {remedy(folder, COPY)}."
+            return (
+                f"{file} is damaged or cut off ({get_first_line(broken)}): "
+                f"{advise_repair(folder, COPY_AGAIN_ADVICE)}."
+            )
+    return (
+        f"{folder} cannot be loaded ({get_first_line(error)}): "
+        f"{advise_repair(folder, COPY_AGAIN_ADVICE)}."
+    )
 
 
-def _is_lack_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Return whether an error is a lack of memory: torch has a type for that of a GPU; that of the
     host is a RuntimeError which says so."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return lacks or "allocate memory" in str(error)
 
 
-def _broken_tensor(folder: Path) -> str:
+def _find_nonfinite_tensor(folder: Path) -> str:
     """Return the file and name of a tensor that is not finite."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 if not tensors.get_tensor(name).float().isfinite().all():
                     return f"the tensor {name} in {file}"
-    return f"a tensor in {_weights_file(folder)}"
+    return f"a tensor in {_find_weights_file(folder)}"
 
 
-def _weights_file(folder: Path) -> Path:
+def _find_weights_file(folder: Path) -> Path:
     """Return the file with the names of all tensors: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
 
 
-def _names_code(folder: Path) -> bool:
+def _has_custom_code(folder: Path) -> bool:
     """Return whether a configuration that could not be read names code beside it."""
     try:
         return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
-    except UNREADABLE:
+    except READ_ERRORS:
         return False

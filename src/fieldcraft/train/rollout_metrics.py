@@ -6,66 +6,68 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
-from fieldcraft.records.costs import policy_tokens
-from fieldcraft.records.metrics import broken_rollouts
-from fieldcraft.records.tool_use import tool_use
-from fieldcraft.rewards.programs import program_figures
-from fieldcraft.rollout.health import last_error
-from fieldcraft.train.stages.base import Row
-from fieldcraft.types import VERDICT, Author, Status, Trajectory
+from fieldcraft.records.costs import count_policy_tokens
+from fieldcraft.records.metrics import describe_broken_rollouts
+from fieldcraft.records.tool_metrics import compute_tool_metrics
+from fieldcraft.rewards.programs import compute_program_metrics
+from fieldcraft.rollout.monitors import find_last_error
+from fieldcraft.train.stages.base import StepMetrics
+from fieldcraft.types import DEFAULT_VERDICT_REWARD, Author, Status, Trajectory
 
-SILENT = 5  # steps in a row without a difference between rollouts that the reader is told of
-_SAME = "the rollouts of each question had the same reward"
-_DIFFER = (
-    "take questions that are right now and then, another temperature, a larger group or a reward"
-    " that tells rollouts apart"
+NO_SIGNAL_STEPS = (
+    5  # steps in a row without a difference between rollouts that the reader is told of
+)
+_EQUAL_REWARDS = "the rollouts of each question had the same reward"
+_SIGNAL_ADVICE = (
+    "choose questions that are answered correctly some of the time, another temperature, a larger"
+    " group, or a reward that distinguishes rollouts"
 )
 
 
-def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
+def compute_correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
     """Return the mean log-probability, in nats, of the tokens that the policy wrote in right
     rollouts, as they were sampled; None where no rollout is right. When it falls step by step, a
     collapse is on its way (arXiv 2512.04220)."""
-    right = [t for t in trajectories if t.right]
-    found = [
+    correct = [t for t in trajectories if t.is_correct]
+    logps = [
         logp
-        for trajectory in right
+        for trajectory in correct
         for segment in trajectory.segments
         if segment.author is Author.POLICY
         for logp in segment.logprobs
         if isfinite(logp)
     ]
-    return sum(found) / len(found) if found else None
+    return sum(logps) / len(logps) if logps else None
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
+def compute_rollout_metrics(trajectories: Sequence[Trajectory]) -> StepMetrics:
     """Return the means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable
     ones and answers without a program are separate rates, so that none can hide in another; see
-    `tool_use` for those of calls. A rollout counts once, in however many chains."""
+    `compute_tool_metrics` for those of calls. A rollout counts once, in however many chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
-    graded = [t.right for t in trajectories if t.right is not None]
+    graded = [t.is_correct for t in trajectories if t.is_correct is not None]
     status = Counter(t.status for t in trajectories)
-    use = tool_use(trajectories)
+    tool_use_metrics = compute_tool_metrics(trajectories)
     return {
         "rollouts": count,
         "reward_mean": sum(rewards) / max(len(rewards), 1),
-        VERDICT: sum(graded) / max(len(graded), 1),
-        "correct_logp_mean": correct_logp(trajectories),
-        "policy_tokens_mean": sum(map(policy_tokens, trajectories)) / count,
+        DEFAULT_VERDICT_REWARD: sum(graded) / max(len(graded), 1),
+        "correct_logp_mean": compute_correct_logp(trajectories),
+        "policy_tokens_mean": sum(map(count_policy_tokens, trajectories)) / count,
         "folds_mean": sum(len(t.folds) for t in trajectories) / count,
         "forced_answer_rate": sum(t.forced for t in trajectories) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
-        **program_figures(trajectories),
-        "tool_failure_rate": use["call_failed_rate"] or 0.0,
-        **use,
+        **compute_program_metrics(trajectories),
+        "tool_failure_rate": tool_use_metrics["call_failed_rate"] or 0.0,
+        **tool_use_metrics,
         **{f"status/{s.value}": status[s] / count for s in Status},
-        "last_error": last_error(trajectories),
+        "last_error": find_last_error(trajectories),
     }
 
 
-def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
+def compute_staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> StepMetrics:
     """Return the age of the tokens of step `number` in versions of the policy: mean and maximum."""
     spans = [
         span
@@ -83,30 +85,34 @@ def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
     }
 
 
-def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
+def describe_failures(rows: Sequence[StepMetrics], steps: int, stage: str) -> str | None:
     """Return a message after the last of the rows about rollouts that ended in an exception: at the
     first step that has any, and in the end. None where there is nothing to tell."""
-    struck = [row["step"] for row in rows if row["status/error"]]
+    failed_steps = [row["step"] for row in rows if row["status/error"]]
     last = rows[-1]["step"]
-    if not struck or (struck[0] != last and len(rows) < steps):
+    if not failed_steps or (failed_steps[0] != last and len(rows) < steps):
         return None
-    return broken_rollouts(rows, stage)
+    return describe_broken_rollouts(rows, stage)
 
 
-def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:
-    """Return a message after the last of the rows: once that SILENT steps in a row had no group
-    whose rollouts differ in reward, and in the end that none of all `steps` had. None where there
-    is nothing to tell."""
-    silent = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
-    if len(silent) == steps and all(silent):
+def describe_no_signal(rows: Sequence[StepMetrics], steps: int, stage: str) -> str | None:
+    """Return a message after the last of the rows: once that NO_SIGNAL_STEPS steps in a row had no
+    group whose rollouts differ in reward, and in the end that none of all `steps` had. None where
+    there is nothing to tell."""
+    has_no_signal = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
+    if len(has_no_signal) == steps and all(has_no_signal):
         return (
-            f"stage '{stage}' has learnt nothing from its rewards: in all of its {steps} steps"
-            f" {_SAME}; {_DIFFER}."
+            f"stage '{stage}' received no learning signal from its rewards: in each of its {steps}"
+            f" steps {_EQUAL_REWARDS}; {_SIGNAL_ADVICE}."
         )
-    stretches = [end for end in range(SILENT, len(silent) + 1) if all(silent[end - SILENT : end])]
-    if stretches != [len(silent)]:
+    stretches = [
+        end
+        for end in range(NO_SIGNAL_STEPS, len(has_no_signal) + 1)
+        if all(has_no_signal[end - NO_SIGNAL_STEPS : end])
+    ]
+    if stretches != [len(has_no_signal)]:
         return None
     return (
-        f"stage '{stage}' had nothing to learn from in {SILENT} steps in a row up to step"
-        f" {rows[-1]['step']}, because {_SAME}; if that stays so, {_DIFFER}."
+        f"stage '{stage}' had no learning signal in {NO_SIGNAL_STEPS} consecutive steps up to step"
+        f" {rows[-1]['step']}, because {_EQUAL_REWARDS}; if that stays so, {_SIGNAL_ADVICE}."
     )

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fieldcraft.engine.writing import write_model, write_tokenizer
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import put_aside, remedy
-from fieldcraft.train.learning import ProbeResult
-from fieldcraft.train.model import name_of_type
-from fieldcraft.train.parity import require_written, said_by_model
+from fieldcraft.engine.model_files import write_model, write_tokenizer
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_renaming, advise_repair
+from fieldcraft.train.model import to_dtype_name
+from fieldcraft.train.parity import probe_model, require_export_parity
+from fieldcraft.train.protocols import ProbeResult
 
-STATE = "trainer.pt"  # of a checkpoint, beside its weights
+STATE_FILE = "trainer.pt"  # of a checkpoint, beside its weights
 
 
 def save_model(
@@ -25,7 +25,7 @@ def save_model(
     model: Any,
     tokenizer: Any,
     state: Mapping[str, Tensor] | None = None,
-    said: ProbeResult | None = None,
+    probe: ProbeResult | None = None,
 ) -> None:
     """Write model and tokenizer as transformers loads them, and read them back.
 
@@ -34,19 +34,19 @@ def save_model(
         model: a transformers causal LM.
         tokenizer: of the model.
         state: other weights than the model's own, which are these rounded.
-        said: of the policy whose weights these are; None: of the model itself.
+        probe: of the policy whose weights these are; None: of the model itself.
 
     Raises UserError if they cannot be written, and if what is read back says something else.
     """
-    said = said or said_by_model(model)
+    probe = probe or probe_model(model)
     write_model(folder, model, state)
     write_tokenizer(folder, tokenizer)
-    require_written(folder, said, name_of_type(model.dtype))
+    require_export_parity(folder, probe, to_dtype_name(model.dtype))
 
 
 @contextmanager
-def read_state(folder: Path, device: torch.device) -> Iterator[dict[str, Any]]:
+def load_state(folder: Path, device: torch.device) -> Iterator[dict[str, Any]]:
     """Yield what a checkpoint keeps beside the weights, to be taken over inside the block. Raises
     UserError if it is damaged."""
-    with reading(folder / STATE, remedy(folder, put_aside(folder))):
-        yield torch.load(folder / STATE, map_location=device, weights_only=True)
+    with raise_read_errors(folder / STATE_FILE, advise_repair(folder, advise_renaming(folder))):
+        yield torch.load(folder / STATE_FILE, map_location=device, weights_only=True)

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
+USER_TOKEN, ASSISTANT_TOKEN, END_TOKEN = "<|user|>", "<|assistant|>", "<|end|>"
 # A tool is one line before the question: `search(query): Search a collection ...`. Calls and their
 # results are as in the templates of Hermes and Qwen.
 CHAT_TEMPLATE = """\
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = """\
 # A word takes the space after it along, so a name begins with the same token wherever it stands.
 # Numbers are pairs of digits, so a large number is copied piece by piece like a name. What stands
 # before the last part of an address is a word, so a model copies the last part alone.
-WORDS = (
+WORD_PATTERN = (
     r"https?://\S*/|\n+|</?[a-z_]+> ?|```[a-z]*|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]{1,2} ?"
     r"|[^\sA-Za-z0-9] ?|\s+"
 )
@@ -48,26 +48,26 @@ MATCH_STRENGTH = 1.5
 COPY_GAIN = 0.15
 
 
-def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedTokenizerFast:
+def make_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedTokenizerFast:
     """Make a byte-level BPE tokenizer in which every word of `texts` is one token and every name is
     a sequence of syllables, so that copying a name never seen before is a skill and not memory.
 
     Syllables are learned first (they are by far the most frequent), with and without a capital and
     a space before it; names must not occur in `texts`.
     """
-    split = pre_tokenizers.Sequence(
+    pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = {piece for text in texts for piece, _ in split.pre_tokenize_str(text)}
+    words = {piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text)}
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = split
+    backend.pre_tokenizer = pre_tokenizer
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=65536,
-        special_tokens=[END, USER, ASSISTANT],
+        special_tokens=[END_TOKEN, USER_TOKEN, ASSISTANT_TOKEN],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -76,13 +76,16 @@ def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedT
     lines += [decode([word]) for word in sorted(words) for _ in range(2)]
     backend.train_from_iterator(lines, trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
+        tokenizer_object=backend,
+        eos_token=END_TOKEN,
+        pad_token=END_TOKEN,
+        clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
-def tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
+def iter_tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield the parts of prompts and calls of a chat template, besides names; `tools` are
     schemas."""
     yield '{"name": "", "arguments": {"": ""}}'
@@ -91,16 +94,16 @@ def tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def count_parameters(vocabulary: int, layers: int, width: int) -> int:
-    """Return the number of parameters of a model of `new_model`, before it is made."""
+    """Return the number of parameters of a model of `make_tiny_model`, before it is made."""
     attention = 4 * width**2 + 3 * width  # queries, keys and values have biases
     return vocabulary * width + layers * (attention + 9 * width**2 + 2 * width) + width
 
 
-def new_model(
+def make_tiny_model(
     tokenizer: PreTrainedTokenizerFast, *, layers: int, width: int, heads: int, seed: int
 ) -> PreTrainedModel:
     """Make a Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings,
-    float32: random but for the two kinds of heads of `wire_copying`."""
+    float32: random but for the two kinds of heads of `init_induction_heads`."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -118,12 +121,12 @@ def new_model(
         initializer_range=width**-0.5,
     )
     model = Qwen2ForCausalLM(config)
-    wire_copying(model)
+    init_induction_heads(model)
     return model
 
 
 @torch.no_grad()
-def wire_copying(model: Qwen2ForCausalLM) -> None:
+def init_induction_heads(model: Qwen2ForCausalLM) -> None:
     """Wire induction heads into the first two layers, the circuit by which language models copy
     from their context.
 
@@ -158,10 +161,10 @@ def wire_copying(model: Qwen2ForCausalLM) -> None:
     first.o_proj.weight[:, : len(slots)] = PREVIOUS_TOKEN_GAIN * write.T
     basis = torch.linalg.qr(torch.randn(width, width))[0]
     for head in range(config.num_attention_heads):
-        own = slice(head * size, (head + 1) * size)
-        second.q_proj.weight[own] = 0.0
-        second.k_proj.weight[own] = 0.0
-        second.q_proj.weight[own.start + slots] = MATCH_STRENGTH * read
-        second.k_proj.weight[own.start + slots] = MATCH_STRENGTH * write
-        second.v_proj.weight[own] = basis[own]
-        second.o_proj.weight[:, own] = COPY_GAIN * basis[own].T
+        head_slice = slice(head * size, (head + 1) * size)
+        second.q_proj.weight[head_slice] = 0.0
+        second.k_proj.weight[head_slice] = 0.0
+        second.q_proj.weight[head_slice.start + slots] = MATCH_STRENGTH * read
+        second.k_proj.weight[head_slice.start + slots] = MATCH_STRENGTH * write
+        second.v_proj.weight[head_slice] = basis[head_slice]
+        second.o_proj.weight[:, head_slice] = COPY_GAIN * basis[head_slice].T

@@ -17,70 +17,72 @@ from typing import Literal
 
 import numpy as np
 
-from fieldcraft.dialects.naming import Names
+from fieldcraft.dialects.tool_names import ToolNameMap
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.train.batch import Sample, Unit, as_seen
-from fieldcraft.train.learning import Reference
+from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view
+from fieldcraft.train.protocols import ReferenceModel
 from fieldcraft.types import Task, Trajectory, UserError
 
-ANSWER = "{question}\n\n(For reference, the answer is: {answer})"
-PLAN = "{question}\n\n(For reference, a way to the answer is:\n{plan})"
+ANSWER_TEMPLATE = "{question}\n\n(For reference, the answer is: {answer})"
+PLAN_TEMPLATE = "{question}\n\n(For reference, a way to the answer is:\n{plan})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
-    """A model that scores what the student wrote. `prompt` makes what it reads in place of the
+class TeacherScorer:
+    """A model that scores what the student wrote. `make_prompt` makes what it reads in place of the
     student's prompt; None: it reads the same."""
 
-    model: Reference
-    prompt: Callable[[Task], list[int]] | None = None
+    model: ReferenceModel
+    make_prompt: Callable[[Task], list[int]] | None = None
 
-    def seen(self, trajectory: Trajectory, sample: Sample) -> Sample | None:
+    def make_teacher_view(self, trajectory: Trajectory, sample: Sample) -> Sample | None:
         """Return the sample of a trajectory as the teacher reads it; None where it reads the
         same."""
-        if self.prompt is None or not sample.weight.any():
+        if self.make_prompt is None or not sample.weight.any():
             return None
-        read = np.array(self.prompt(trajectory.task), np.int64)
-        written = slice(len(trajectory.segments[0].ids), None)
-        ids = np.concatenate([read, sample.ids[written]])
-        weight = np.concatenate([np.zeros(len(read), np.float32), sample.weight[written]])
-        unknown = np.zeros_like(weight)  # a teacher is asked for its own log-probabilities only
-        return Sample(ids, weight, unknown, unknown, unknown, unknown)
+        prompt_ids = np.array(self.make_prompt(trajectory.task), np.int64)
+        completion = slice(len(trajectory.segments[0].ids), None)
+        ids = np.concatenate([prompt_ids, sample.ids[completion]])
+        weight = np.concatenate([np.zeros(len(prompt_ids), np.float32), sample.weight[completion]])
+        zeros = np.zeros_like(weight)  # a teacher is asked for its own log-probabilities only
+        return Sample(ids, weight, zeros, zeros, zeros, zeros)
 
-    def fill_logprobs(self, units: Sequence[Unit], temperature: float) -> None:
+    def fill_logprobs(self, units: Sequence[SampleUnit], temperature: float) -> None:
         """Write its log-probabilities of the trained tokens into `teacher_logp`."""
         samples = [sample for unit in units for sample in unit]
-        read = [as_seen(sample) for sample in samples]
-        self.model.fill_logprobs([(sample,) for sample in read], "teacher_logp", temperature)
-        for sample, seen in zip(samples, read, strict=True):
-            sample.teacher_logp = sample.spread(seen.teacher_logp[seen.weight > 0])
+        views = [get_teacher_view(sample) for sample in samples]
+        self.model.fill_logprobs([(sample,) for sample in views], "teacher_logp", temperature)
+        for sample, view in zip(samples, views, strict=True):
+            sample.teacher_logp = sample.scatter(view.teacher_logp[view.weight > 0])
 
 
-def shown_question(
-    shown: Literal["answer", "plan"], plan: Callable[[Task], str]
+def make_privileged_question(
+    privileged: Literal["answer", "plan"], plan: Callable[[Task], str]
 ) -> Callable[[Task], str]:
     """Return a function from tasks to the question of a teacher that knows more: what it is shown
     follows the question. `plan` finds the plan of a task.
 
     The function that is returned raises UserError for a task without what is to be shown.
     """
-    if shown == "answer":
-        return _with_answer
-    return lambda task: PLAN.format(question=task.question.strip(), plan=plan(task))
+    if privileged == "answer":
+        return _append_answer
+    return lambda task: PLAN_TEMPLATE.format(question=task.question.strip(), plan=plan(task))
 
 
-def shown_prompt(
+def make_privileged_prompt(
     question: Callable[[Task], str], env: ToolEnvironment
 ) -> Callable[[Task], list[int]]:
     """Return a function from tasks to the prompt of such a teacher, by the dialect: what it is
     shown is plain text, like the question."""
-    return lambda task: env.dialect.prompt(question(task), Names(task, env.schemas).schemas)
+    return lambda task: env.dialect.encode_prompt(
+        question(task), ToolNameMap(task, env.schemas).schemas
+    )
 
 
-def _with_answer(task: Task) -> str:
+def _append_answer(task: Task) -> str:
     if not task.answers:
         raise UserError(
-            f"task '{task.id}' has no answer that a teacher could be shown: give it one, or set"
+            f"task '{task.id}' has no answer for the teacher's prompt: add one, or set"
             " teacher.shown: plan."
         )
-    return ANSWER.format(question=task.question.strip(), answer=task.answers[0])
+    return ANSWER_TEMPLATE.format(question=task.question.strip(), answer=task.answers[0])

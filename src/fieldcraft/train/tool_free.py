@@ -8,34 +8,36 @@ from math import floor
 from typing import Any
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.types import VERDICT, Status, Task, Trajectory
+from fieldcraft.types import DEFAULT_VERDICT_REWARD, Status, Task, Trajectory
 
 
-def tool_free_questions(settings: Rl, seed: int, batch: int, tasks: Sequence[Task]) -> set[int]:
+def select_tool_free_questions(
+    settings: Rl, seed: int, batch: int, tasks: Sequence[Task]
+) -> set[int]:
     """Return the places, in batch number `batch`, of the questions that are asked without tools.
 
     Of the n questions that `cot_questions` admits they are n * `cot_share`, rounded at random to
     one of its two neighbours such that its expectation is n * `cot_share`.
     """
     known_only = settings.cot_questions == "known"
-    admitted = [p for p, task in enumerate(tasks) if not known_only or task.is_known]
+    eligible = [p for p, task in enumerate(tasks) if not known_only or task.is_known]
     rng = random.Random(f"cot:{seed}:{batch}")
-    count = floor(len(admitted) * settings.cot_share + rng.random())
-    return set(rng.sample(admitted, min(count, len(admitted))))
+    count = floor(len(eligible) * settings.cot_share + rng.random())
+    return set(rng.sample(eligible, min(count, len(eligible))))
 
 
-def tool_free_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def compute_tool_free_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Return the metrics of a step's rollouts without tools; empty where there are none.
 
     `tool_free/share` is their share of all rollouts, `tool_free/em` of them are right,
     `tool_free/answered` of them end with an answer; the others wrote a call or ran out of tokens.
     """
-    found = [t for t in trajectories if t.tool_free]
-    if not found:
+    tool_free = [t for t in trajectories if t.tool_free]
+    if not tool_free:
         return {}
-    graded = [t.right for t in found if t.right is not None]
+    graded = [t.is_correct for t in tool_free if t.is_correct is not None]
     return {
-        "tool_free/share": len(found) / len(trajectories),
-        f"tool_free/{VERDICT}": sum(graded) / max(len(graded), 1),
-        "tool_free/answered": sum(t.status is Status.ANSWERED for t in found) / len(found),
+        "tool_free/share": len(tool_free) / len(trajectories),
+        f"tool_free/{DEFAULT_VERDICT_REWARD}": sum(graded) / max(len(graded), 1),
+        "tool_free/answered": sum(t.status is Status.ANSWERED for t in tool_free) / len(tool_free),
     }

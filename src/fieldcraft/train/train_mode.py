@@ -17,8 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fieldcraft.types import UserError
 
-DROPOUT = re.compile(r"drop")  # attention_dropout, resid_pdrop, layerdrop, drop_path
-RATE = re.compile(r"drop|jitter")
+DROPOUT_PATTERN = re.compile(r"drop")  # attention_dropout, resid_pdrop, layerdrop, drop_path
+RATE_PATTERN = re.compile(r"drop|jitter")
 
 
 def remove_dropout(model: nn.Module) -> None:
@@ -28,13 +28,13 @@ def remove_dropout(model: nn.Module) -> None:
     modules = list(model.modules())
     configs = [getattr(module, "config", None) for module in modules]
     for holder in (*modules, *(c for c in configs if isinstance(c, PreTrainedConfig))):
-        for name in dict(_rates(vars(holder), DROPOUT)):
+        for name in dict(_iter_rates(vars(holder), DROPOUT_PATTERN)):
             setattr(holder, name, 0.0)
         if isinstance(holder, nn.modules.dropout._DropoutNd):
             holder.p = 0.0
 
 
-def set_to_train(model: nn.Module) -> None:
+def set_train_mode(model: nn.Module) -> None:
     """Let layers compute their activations twice where that is asked for; nothing else changes."""
     model.eval()
     for module in model.modules():
@@ -52,15 +52,16 @@ def checkpoint_activations(model: Any) -> None:
     model.activation_checkpointing_enable()
 
 
-def dropout_notes(config: PreTrainedConfig) -> list[str]:
+def describe_dropout(config: PreTrainedConfig) -> list[str]:
     """Return a note on the rates of a configuration that are not 0; no stage uses them."""
     rates = ", ".join(
-        f"{name}={rate:g}" for name, rate in _rates(config.get_text_config().to_dict(), RATE)
+        f"{name}={rate:g}"
+        for name, rate in _iter_rates(config.get_text_config().to_dict(), RATE_PATTERN)
     )
     return [f"{rates} of its config.json: dropout and jitter are off"] if rates else []
 
 
-def _rates(values: Mapping[str, Any], names: re.Pattern[str]) -> Iterator[tuple[str, float]]:
+def _iter_rates(values: Mapping[str, Any], names: re.Pattern[str]) -> Iterator[tuple[str, float]]:
     for name, value in values.items():
         if names.search(name) and isinstance(value, float) and value:
             yield name, value

@@ -12,19 +12,21 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from fieldcraft.config.sections import Dtype
-from fieldcraft.engine.comparison import plain_logprobs, probe_texts
-from fieldcraft.engine.local.comparison import require_cached
-from fieldcraft.train.attention import attend_by_runs
-from fieldcraft.train.comparison import require_packed
+from fieldcraft.engine.local.parity import require_cache_parity
+from fieldcraft.engine.parity import compute_reference_logprobs, make_probe_texts
+from fieldcraft.train.comparison import require_packed_parity
 from fieldcraft.train.output_layer import OutputLayer
-from fieldcraft.train.spread import ALONE
+from fieldcraft.train.packed_attention import enable_packed_attention
+from fieldcraft.train.parallel import SINGLE_PROCESS
 from fieldcraft.train.train_mode import remove_dropout
 from fieldcraft.types import UserError
 
-LARGEST = 8_000_000  # parameters of a model that is compared itself, and of a twin
-NOISE = 0.15  # standard deviation of its weights: by default they are too small to matter
+MAX_TWIN_PARAMETERS = 8_000_000  # parameters of a model that is compared itself, and of a twin
+WEIGHT_NOISE_STD = (
+    0.15  # standard deviation of its weights: by default they are too small to matter
+)
 # Keys of configurations by the most that a twin has there.
-MOST: dict[int, str] = {
+MAX_SIZE_KEYS: dict[int, str] = {
     400: "vocab_size vocab_size_per_layer_input",
     64: "hidden_size d_model n_embd dim word_embed_proj_dim embedding_size"
     " moe_shared_expert_intermediate_size hidden_size_per_layer_input",
@@ -39,48 +41,50 @@ MOST: dict[int, str] = {
     " num_experts_per_tok moe_k moe_topk moe_top_k eos_token_id bos_token_id pad_token_id",
     1: "n_group topk_group first_k_dense_replace n_shared_experts num_shared_experts",
 }
-SMALL = {key: size for size, keys in MOST.items() for key in keys.split()}
+TWIN_SIZES = {key: size for size, keys in MAX_SIZE_KEYS.items() for key in keys.split()}
 # What configurations and models raise whose sizes do not fit: what they like.
-UNFIT = Exception
+SIZE_ERRORS = Exception
 
 
-def refuse_unlike_plain(config: PreTrainedConfig) -> None:
+def require_twin_parity(config: PreTrainedConfig) -> None:
     """Raise UserError, with the difference, for a model whose small twin is trained or sampled
     otherwise than plain forward passes compute it. One without a twin is left to the trainer."""
-    model = twin_of(config)
+    model = make_twin(config)
     if model is None:
         return
     try:
-        require_plain(model)
+        require_forward_parity(model)
     except UserError:
         raise
-    except UNFIT:  # of the twin: its sizes may not fit what is beyond a forward pass
+    except SIZE_ERRORS:  # of the twin: its sizes may not fit what is beyond a forward pass
         return
 
 
-def require_plain(model: Any, dtype: Dtype = "float32") -> None:
+def require_forward_parity(model: Any, dtype: Dtype = "float32") -> None:
     """Raise UserError for a model that is trained or sampled otherwise than plain forward passes
     compute it, as a trainer or an engine does when it is made. The model is changed."""
-    attend_by_runs(model)
+    enable_packed_attention(model)
     remove_dropout(model)
-    require_packed(model, OutputLayer(model), ALONE, model.device, dtype)
-    require_cached(model)
+    require_packed_parity(model, OutputLayer(model), SINGLE_PROCESS, model.device, dtype)
+    require_cache_parity(model)
 
 
-def twin_of(config: PreTrainedConfig) -> Any | None:
+def make_twin(config: PreTrainedConfig) -> Any | None:
     """Return a small model of a configuration, in float32 on the CPU; None where its sizes cannot
     be changed alone, as those of a model that also reads images."""
     if len(config.sub_configs) > 1:
         return None
     try:
-        small = type(config)(**_small_keys(config))
+        twin_config = type(config)(**_shrink_config(config))
         with torch.device("meta"):
-            count = sum(p.numel() for p in AutoModelForCausalLM.from_config(small).parameters())
-        if count > LARGEST:
+            count = sum(
+                p.numel() for p in AutoModelForCausalLM.from_config(twin_config).parameters()
+            )
+        if count > MAX_TWIN_PARAMETERS:
             return None
-        model = _random_model(small)
-        plain_logprobs(model, probe_texts(model.config.get_text_config())[0])
-    except UNFIT:
+        model = _random_model(twin_config)
+        compute_reference_logprobs(model, make_probe_texts(model.config.get_text_config())[0])
+    except SIZE_ERRORS:
         return None
     return model
 
@@ -91,39 +95,39 @@ def _random_model(config: PreTrainedConfig) -> Any:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
         for weight in model.parameters():
-            weight.data.add_(torch.randn(weight.shape) * NOISE)
+            weight.data.add_(torch.randn(weight.shape) * WEIGHT_NOISE_STD)
     return model
 
 
-def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
+def _shrink_config(config: PreTrainedConfig) -> dict[str, Any]:
     """Return all keys of a configuration, with sizes as small as can be, and of what each layer has
     the first and the last."""
     keys = config.to_dict()
     layers = config.num_hidden_layers
-    kept = [0, layers - 1][:layers]
+    layer_indices = [0, layers - 1][:layers]
     for key, value in keys.items():
-        if key in SMALL and isinstance(value, int) and not isinstance(value, bool):
-            keys[key] = min(value, SMALL[key])
+        if key in TWIN_SIZES and isinstance(value, int) and not isinstance(value, bool):
+            keys[key] = min(value, TWIN_SIZES[key])
         elif isinstance(value, list) and len(value) == layers and key != "eos_token_id":
-            keys[key] = [value[place] for place in kept]
+            keys[key] = [value[index] for index in layer_indices]
     if isinstance(keys.get("eos_token_id"), list):
-        keys["eos_token_id"] = SMALL["eos_token_id"]
+        keys["eos_token_id"] = TWIN_SIZES["eos_token_id"]
     groups = keys.get("num_key_value_heads")
     if "kv_lora_rank" in keys or groups in (None, config.num_attention_heads):  # keys of each head
         keys["num_key_value_heads"] = keys["num_attention_heads"]
-    _shorten_factors(keys, config)
+    _shorten_rope_factors(keys, config)
     return keys
 
 
-def _shorten_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
+def _shorten_rope_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
     """Shorten the factors of rotary embeddings, one for each pair of dimensions, which are fewer
     now."""
     rope = keys.get("rope_parameters")
     if not isinstance(rope, Mapping) or not any(isinstance(v, list) for v in rope.values()):
         return
-    before = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    after = keys.get("head_dim") or keys["hidden_size"] // keys["num_attention_heads"]
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    twin_head_dim = keys.get("head_dim") or keys["hidden_size"] // keys["num_attention_heads"]
     keys["rope_parameters"] = {
-        key: value[: len(value) * after // before] if isinstance(value, list) else value
+        key: value[: len(value) * twin_head_dim // head_dim] if isinstance(value, list) else value
         for key, value in rope.items()
     }

@@ -11,20 +11,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "fieldcraft_view"
-NO_TOKEN = (
+COOKIE_NAME = "fieldcraft_view"
+TOKEN_REQUIRED_MESSAGE = (
     "This page needs its token: open the address that 'fieldcraft view' printed, which ends in"
     " ?token=...\n"
 )
-READ_ONLY = "This page only reads: ask with GET.\n"
-ELSEWHERE = "Only the page itself may ask for this.\n"
+READ_ONLY_MESSAGE = "This page only reads: ask with GET.\n"
+CROSS_ORIGIN_MESSAGE = "Only the page itself may ask for this.\n"
 # Nothing from elsewhere, no program and no style that stands in the page's text, and no frame.
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -32,50 +32,53 @@ HEADERS = {
 }
 
 
-class Guard:
-    """Lets nobody write but to the paths `writable`, and there only the page itself. Adds `HEADERS`
-    to every answer and, with a token, lets nobody in without it. The token comes as `?token=` once,
-    and is a cookie from then on; a program may send it as `Authorization: Bearer`."""
+class AccessGuard:
+    """Lets nobody write but to the paths `writable_paths`, and there only the page itself. Adds
+    `SECURITY_HEADERS` to every answer and, with a token, lets nobody in without it. The token comes
+    as `?token=` once, and is a cookie from then on; a program may send it as `Authorization:
+    Bearer`."""
 
-    def __init__(self, app: ASGIApp, token: str | None, writable: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None, writable_paths: Collection[str] = ()
+    ) -> None:
         self.app = app
         self.token = token
-        self.writable = writable
+        self.writable_paths = writable_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
-        answer = self._answer(Request(scope)) or self.app
-        await answer(scope, receive, guarded)
+        answer = self._check_access(Request(scope)) or self.app
+        await answer(scope, receive, send_with_headers)
 
-    def _answer(self, request: Request) -> Response | None:
+    def _check_access(self, request: Request) -> Response | None:
         """Return the answer in place of the page, None where the page may be read."""
         if request.method not in ("GET", "HEAD"):
-            if request.url.path not in self.writable:
-                return PlainTextResponse(READ_ONLY, 405)
+            if request.url.path not in self.writable_paths:
+                return PlainTextResponse(READ_ONLY_MESSAGE, 405)
             # A page from elsewhere can send a form here, but browsers say where it came from.
             if urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
-                return PlainTextResponse(ELSEWHERE, 403)
+                return PlainTextResponse(CROSS_ORIGIN_MESSAGE, 403)
         if self.token is None:
             return None
-        asked = request.query_params.get("token", "")
-        if self._fits(asked):
+        token = request.query_params.get("token", "")
+        if self._token_matches(token):
             rest = request.url.remove_query_params("token").query
             answer = RedirectResponse(f"/?{rest}".rstrip("?"), 303)
-            answer.set_cookie(COOKIE, asked, httponly=True, samesite="strict")
+            answer.set_cookie(COOKIE_NAME, token, httponly=True, samesite="strict")
             return answer
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")
-        if self._fits(bearer) or self._fits(request.cookies.get(COOKIE, "")):
+        if self._token_matches(bearer) or self._token_matches(request.cookies.get(COOKIE_NAME, "")):
             return None
-        return PlainTextResponse(NO_TOKEN, 401)
+        return PlainTextResponse(TOKEN_REQUIRED_MESSAGE, 401)
 
-    def _fits(self, given: str) -> bool:
+    def _token_matches(self, token: str) -> bool:
         assert self.token is not None
-        return secrets.compare_digest(given.encode(), self.token.encode())
+        return secrets.compare_digest(token.encode(), self.token.encode())

@@ -5,24 +5,26 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from fieldcraft.records.reading import reading
-from fieldcraft.records.rollouts import Kept
-from fieldcraft.records.tool_use import is_void
-from fieldcraft.records.transcript import clean, transcript
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.tool_metrics import has_void_turn
+from fieldcraft.records.training_rollouts import TrainingRollout
+from fieldcraft.records.transcript import build_transcript, strip_control_characters
 from fieldcraft.types import Status, Trajectory
-from fieldcraft.view.lines import read_line
-from fieldcraft.view.tokens import load_tokenizer, segments
-from fieldcraft.view.viewed import TrajectoryFile, Viewed
+from fieldcraft.view.rows import parse_line
+from fieldcraft.view.run_view import RunView, TrajectoryFile
+from fieldcraft.view.tokens import describe_segments, load_tokenizer
 
 
-def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict[str, Any]:
+def make_trajectory_details(
+    run: RunView, file: TrajectoryFile, number: int, line: bytes
+) -> dict[str, Any]:
     """Return all that the page shows of a trajectory. Raises UserError for a line that holds
     none."""
-    trajectory, kept = read(file, number, line)
-    path = run.tokenizer()
+    trajectory, rollout = read_trajectory(file, number, line)
+    path = run.find_tokenizer()
     tokenizer = None if path is None else load_tokenizer(path)
-    trained = _trained_authors(run, file, trajectory)
-    return brief(file, number, trajectory, kept) | {
+    trained_authors = _get_trained_authors(run, file, trajectory)
+    return summarise_trajectory(file, number, trajectory, rollout) | {
         "rewards": trajectory.rewards,
         "correct": trajectory.correct,
         "well_formed": trajectory.well_formed,
@@ -30,7 +32,7 @@ def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict
         "meta": trajectory.task.meta,
         "calls": [
             {
-                "tool": clean(call.tool),
+                "tool": strip_control_characters(call.tool),
                 "arguments": call.arguments,
                 "outcome": call.outcome.value,
                 "seconds": call.seconds,
@@ -40,19 +42,21 @@ def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict
             for call in trajectory.calls
         ],
         "tokenizer": tokenizer is not None,
-        "segments": segments(trajectory, kept, trained, tokenizer),
-        "command": _command(run, file, number),
+        "segments": describe_segments(trajectory, rollout, trained_authors, tokenizer),
+        "command": _make_show_command(run, file, number),
     }
 
 
-def read(file: TrajectoryFile, number: int, line: bytes) -> tuple[Trajectory, Kept | None]:
+def read_trajectory(
+    file: TrajectoryFile, number: int, line: bytes
+) -> tuple[Trajectory, TrainingRollout | None]:
     """Read a trajectory. Raises UserError for a line that holds no trajectory."""
-    with reading(f"{file.path}, line {number + 1}", "reload the page"):
-        return read_line(line, file.kind)
+    with raise_read_errors(f"{file.path}, line {number + 1}", "reload the page"):
+        return parse_line(line, file.kind)
 
 
-def brief(
-    file: TrajectoryFile, number: int, trajectory: Trajectory, kept: Kept | None
+def summarise_trajectory(
+    file: TrajectoryFile, number: int, trajectory: Trajectory, rollout: TrainingRollout | None
 ) -> dict[str, Any]:
     """Return a trajectory without its tokens, as it stands beside others."""
     return {
@@ -60,24 +64,28 @@ def brief(
         "part": file.part,
         "kind": file.kind,
         "number": number,
-        "step": None if kept is None else kept.step,
+        "step": None if rollout is None else rollout.step,
         "task": trajectory.task.id,
-        "question": clean(trajectory.task.question),
-        "accepted": [clean(answer) for answer in trajectory.task.answers],
-        "answer": None if trajectory.answer is None else clean(trajectory.answer),
+        "question": strip_control_characters(trajectory.task.question),
+        "accepted": [strip_control_characters(answer) for answer in trajectory.task.answers],
+        "answer": None
+        if trajectory.answer is None
+        else strip_control_characters(trajectory.answer),
         "status": trajectory.status.value,
-        "error": clean(trajectory.error),
-        "right": trajectory.right,
+        "error": strip_control_characters(trajectory.error),
+        "right": trajectory.is_correct,
         "reward": trajectory.reward,
         "seconds": trajectory.seconds,
         "transcript": [
             {"kind": entry.kind.value, "text": entry.text, "label": entry.label}
-            for entry in transcript(trajectory)
+            for entry in build_transcript(trajectory)
         ],
     }
 
 
-def _trained_authors(run: Viewed, file: TrajectoryFile, trajectory: Trajectory) -> tuple[str, ...]:
+def _get_trained_authors(
+    run: RunView, file: TrajectoryFile, trajectory: Trajectory
+) -> tuple[str, ...]:
     """Return the authors whose tokens the stage trains. A step of reinforcement learning may leave
     out rollouts that were cut short, and those with a void turn."""
     stage = None if run.recipe is None else run.recipe.stages.get(file.part)
@@ -87,12 +95,12 @@ def _trained_authors(run: Viewed, file: TrajectoryFile, trajectory: Trajectory) 
         cut_short = trajectory.status is Status.TRUNCATED
         if cut_short and not getattr(stage, "train_truncated", True):
             return ()
-        if is_void(trajectory) and not getattr(stage, "train_void", True):
+        if has_void_turn(trajectory) and not getattr(stage, "train_void", True):
             return ()
     return stage.trained_authors
 
 
-def _command(run: Viewed, file: TrajectoryFile, number: int) -> str | None:
+def _make_show_command(run: RunView, file: TrajectoryFile, number: int) -> str | None:
     """Return the command that shows the trajectory in a terminal."""
     if file.kind != "evaluation":
         return None

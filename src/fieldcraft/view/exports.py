@@ -7,40 +7,40 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fieldcraft.view.index import NAMES
-from fieldcraft.view.queries import Library
+from fieldcraft.view.index import COLUMN_NAMES
+from fieldcraft.view.queries import TrajectoryLibrary
 
-PIECE = 200  # rows that are in memory at once
-HEAD = ("run", "part", "kind", "number", *NAMES)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+ROWS_PER_READ = 200  # rows that are in memory at once
+CSV_COLUMNS = ("run", "part", "kind", "number", *COLUMN_NAMES)
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
-def json_lines(library: Library, ids: Sequence[int]) -> Iterator[bytes]:
+def iter_json_lines(library: TrajectoryLibrary, ids: Sequence[int]) -> Iterator[bytes]:
     """Yield the lines as they stand in their files."""
-    for piece in _pieces(ids):
-        for _, _, line in library.lines(piece):
+    for batch in _iter_batches(ids):
+        for _, _, line in library.read_lines(batch):
             yield line
 
 
-def csv_lines(library: Library, ids: Sequence[int]) -> Iterator[str]:
+def iter_csv_lines(library: TrajectoryLibrary, ids: Sequence[int]) -> Iterator[str]:
     """Yield a line of names, and one for each trajectory."""
-    yield _line(HEAD)
-    for piece in _pieces(ids):
-        for row in library.rows_of(piece):
-            yield _line([_cell(row.get(name)) for name in HEAD])
+    yield _format_line(CSV_COLUMNS)
+    for batch in _iter_batches(ids):
+        for row in library.get_rows_with_ids(batch):
+            yield _format_line([_escape_cell(row.get(name)) for name in CSV_COLUMNS])
 
 
-def _cell(value: Any) -> Any:
+def _escape_cell(value: Any) -> Any:
     """Return the value of a cell; a text that a spreadsheet would take for a formula gets a quote
     before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) else value
 
 
-def _line(values: Sequence[Any]) -> str:
+def _format_line(values: Sequence[Any]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer).writerow(values)
     return buffer.getvalue()
 
 
-def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE))
+def _iter_batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[begin : begin + ROWS_PER_READ] for begin in range(0, len(ids), ROWS_PER_READ))

@@ -15,124 +15,125 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from fieldcraft.config.hub_names import own_cache
+from fieldcraft.config.hub_names import get_fieldcraft_cache
 from fieldcraft.records.files import make_file, make_folder
 from fieldcraft.types import UserError
-from fieldcraft.view.lines import Columns, columns, read_line, text
-from fieldcraft.view.viewed import TrajectoryFile
+from fieldcraft.view.rows import TrajectoryRow, get_search_text, make_row, parse_line
+from fieldcraft.view.run_view import TrajectoryFile
 
-FORMAT = 1  # of the tables; an index of another one is left alone
-FIRST_PIECE, PIECE = 64 * 1024, 512 * 1024  # bytes that are indexed at once
-NAMES = [field.name for field in fields(Columns)]
+FORMAT_VERSION = 1  # of the tables; an index of another one is left alone
+FIRST_CHUNK_BYTES, CHUNK_BYTES = 64 * 1024, 512 * 1024  # bytes that are indexed at once
+COLUMN_NAMES = [field.name for field in fields(TrajectoryRow)]
 
-_TABLES = f"""
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (
   id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, changed INTEGER,
   done INTEGER, lines INTEGER, trouble TEXT);
 CREATE TABLE IF NOT EXISTS rows (
   id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, number INTEGER, begin INTEGER, size INTEGER,
-  {", ".join(NAMES)});
+  {", ".join(COLUMN_NAMES)});
 CREATE INDEX IF NOT EXISTS rows_of_file ON rows (file, number);
 CREATE INDEX IF NOT EXISTS rows_of_task ON rows (task);
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='');
 """
-_ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES (?, ?, ?, ?" + (
-    ", ?" * len(NAMES) + ")"
+_INSERT_ROW = (
+    f"INSERT INTO rows (file, number, begin, size, {', '.join(COLUMN_NAMES)}) VALUES (?, ?, ?, ?"
+    + (", ?" * len(COLUMN_NAMES) + ")")
 )
 
 
-def index_path() -> Path:
+def find_index_path() -> Path:
     """Return the path of this user's index: in the folder for caches, or, if nothing can be written
     there, in a temporary one."""
-    folder = own_cache()
+    folder = get_fieldcraft_cache()
     try:
         make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
-            return folder / f"view-{FORMAT}.sqlite"
+            return folder / f"view-{FORMAT_VERSION}.sqlite"
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="fieldcraft-")) / f"view-{FORMAT}.sqlite"
+        return Path(tempfile.mkdtemp(prefix="fieldcraft-")) / f"view-{FORMAT_VERSION}.sqlite"
 
 
-class Index:
+class TrajectoryIndex:
     """The index at a path. Any thread or process may use it at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         make_file(path)
-        with self.open() as database:
-            database.executescript(f"PRAGMA journal_mode=WAL; {_TABLES}")
+        with self.connect() as database:
+            database.executescript(f"PRAGMA journal_mode=WAL; {_SCHEMA}")
 
     @contextmanager
-    def open(self) -> Iterator[sqlite3.Connection]:
+    def connect(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection; what was written is kept only if the block ends well."""
         with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
             yield database
 
-    def forget_lost(self) -> None:
+    def drop_missing_files(self) -> None:
         """Drop the files that are no longer there."""
-        with self.open() as database:
+        with self.connect() as database:
             known = database.execute("SELECT id, path FROM files").fetchall()
             for number, path in known:
                 if not os.path.exists(path):
-                    _forget(database, number)
+                    _delete_file(database, number)
 
-    def done(self, file: TrajectoryFile) -> int:
+    def count_indexed_bytes(self, file: TrajectoryFile) -> int:
         """Return the number of bytes of a file that are in the index."""
-        with self.open() as database:
+        with self.connect() as database:
             query = "SELECT done FROM files WHERE path = ?"
             row = database.execute(query, (str(file.path),)).fetchone()
         return 0 if row is None else int(row[0])
 
-    def advance(self, file: TrajectoryFile) -> bool:
+    def index_next_chunk(self, file: TrajectoryFile) -> bool:
         """Index the next piece of a file. Returns whether there was one."""
         try:
             stat = file.path.stat()
         except OSError:
             return False
-        with self.open() as database:
+        with self.connect() as database:
             database.execute("BEGIN IMMEDIATE")
             try:
-                moved = _advance(database, file, stat)
+                advanced = _index_chunk(database, file, stat)
             except BaseException:
                 database.execute("ROLLBACK")
                 raise
             database.execute("COMMIT")
-        return moved
+        return advanced
 
 
-def _advance(database: sqlite3.Connection, file: TrajectoryFile, stat: os.stat_result) -> bool:
-    path, found = str(file.path), (stat.st_ino, stat.st_mtime_ns)
+def _index_chunk(database: sqlite3.Connection, file: TrajectoryFile, stat: os.stat_result) -> bool:
+    path, signature = str(file.path), (stat.st_ino, stat.st_mtime_ns)
     query = "SELECT id, inode, changed, done, lines FROM files WHERE path = ?"
     row = database.execute(query, (path,)).fetchone()
     if row is not None:
         number, inode, changed, done, _ = row
         rewritten = stat.st_size == done and changed != stat.st_mtime_ns
         if inode != stat.st_ino or stat.st_size < done or rewritten:
-            _forget(database, number)
+            _delete_file(database, number)
             row = None
     if row is None:
         insert = "INSERT INTO files (path, inode, changed, done, lines) VALUES (?, ?, ?, 0, 0)"
-        database.execute(insert, (path, *found))
+        database.execute(insert, (path, *signature))
         row = database.execute(query, (path,)).fetchone()
     number, _, _, done, lines = row
-    piece = _whole_lines(file.path, done)
-    if not piece:
+    chunk = _read_complete_lines(file.path, done)
+    if not chunk:
         return False
-    trouble = _insert(database, file, number, lines, done, piece)
+    error = _insert_rows(database, file, number, lines, done, chunk)
     database.execute(
         "UPDATE files SET changed = ?, done = ?, lines = ?, trouble = coalesce(trouble, ?)"
         " WHERE id = ?",
-        (stat.st_mtime_ns, done + len(piece), lines + piece.count(b"\n"), trouble, number),
+        (stat.st_mtime_ns, done + len(chunk), lines + chunk.count(b"\n"), error, number),
     )
     return True
 
 
-def _whole_lines(path: Path, begin: int) -> bytes:
+def _read_complete_lines(path: Path, offset: int) -> bytes:
     """Return the next complete lines of a file; none if the last one is still being written."""
-    size, found = PIECE if begin else FIRST_PIECE, b""
+    size, found = CHUNK_BYTES if offset else FIRST_CHUNK_BYTES, b""
     with path.open("rb") as file:
-        file.seek(begin)
+        file.seek(offset)
         while more := file.read(size):
             found += more
             if (end := found.rfind(b"\n")) >= 0:
@@ -140,43 +141,43 @@ def _whole_lines(path: Path, begin: int) -> bytes:
     return b""
 
 
-def _insert(
+def _insert_rows(
     database: sqlite3.Connection,
     file: TrajectoryFile,
     file_id: int,
     lines: int,
-    begin: int,
-    piece: bytes,
+    offset: int,
+    chunk: bytes,
 ) -> str | None:
     """Index lines; return what is wrong with the first one that holds no trajectory."""
-    trouble = None
-    for number, line in enumerate(piece.splitlines(keepends=True), start=lines):
-        place, begin = begin, begin + len(line)
+    error = None
+    for number, line in enumerate(chunk.splitlines(keepends=True), start=lines):
+        start, offset = offset, offset + len(line)
         if not line.strip():
             continue
         try:
-            trajectory, kept = read_line(line, file.kind)
-            found = columns(trajectory, kept)
+            trajectory, rollout = parse_line(line, file.kind)
+            row = make_row(trajectory, rollout)
         except ValueError:
-            trouble = trouble or f"{file.path}, line {number + 1} holds no trajectory."
+            error = error or f"{file.path}, line {number + 1} holds no trajectory."
             continue
-        done = database.execute(_ROW, (file_id, number, place, len(line), *astuple(found)))
-        words = text(trajectory).encode(errors="replace").decode()
+        done = database.execute(_INSERT_ROW, (file_id, number, start, len(line), *astuple(row)))
+        words = get_search_text(trajectory).encode(errors="replace").decode()
         database.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (done.lastrowid, words))
-    return trouble
+    return error
 
 
-def _forget(database: sqlite3.Connection, file_id: int) -> None:
+def _delete_file(database: sqlite3.Connection, file_id: int) -> None:
     """Remove the rows of a file. Its words stay, because no row has their number again."""
     database.execute("DELETE FROM rows WHERE file = ?", (file_id,))
     database.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
 
-def read_record(path: Path, begin: int, size: int) -> bytes:
+def read_raw_line(path: Path, offset: int, size: int) -> bytes:
     """Return the line of a trajectory. Raises UserError for a file that is gone."""
     try:
         with path.open("rb") as file:
-            file.seek(begin)
+            file.seek(offset)
             return file.read(size)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): reload the page.") from error

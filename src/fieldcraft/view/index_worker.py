@@ -11,19 +11,19 @@ import os
 import sys
 from pathlib import Path
 
-from fieldcraft.view.index import Index
-from fieldcraft.view.viewed import TrajectoryFile
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import TrajectoryFile
 
-LOWEST = 19  # of the nice values: a browser on this machine, and the server, go first
+LOWEST_PRIORITY = 19  # of the nice values: a browser on this machine, and the server, go first
 
 
 def main() -> None:
-    os.nice(LOWEST)
-    index = Index(Path(sys.argv[1]))
+    os.nice(LOWEST_PRIORITY)
+    index = TrajectoryIndex(Path(sys.argv[1]))
     for line in sys.stdin:
-        asked = json.loads(line)
-        file = TrajectoryFile(Path(asked["path"]), run="", part="", kind=asked["kind"])
-        print(json.dumps(index.advance(file)), flush=True)
+        request = json.loads(line)
+        file = TrajectoryFile(Path(request["path"]), run="", part="", kind=request["kind"])
+        print(json.dumps(index.index_next_chunk(file)), flush=True)
 
 
 if __name__ == "__main__":

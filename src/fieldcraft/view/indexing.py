@@ -11,28 +11,28 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from fieldcraft.view.index import Index
-from fieldcraft.view.viewed import TrajectoryFile, stamp
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.run_view import TrajectoryFile, get_file_stamp
 
-SHORT = 2**20  # bytes that are indexed here: a worker needs longer to begin
+MAX_INLINE_BYTES = 2**20  # bytes that are indexed here: a worker needs longer to begin
 
 
-class Indexing:
+class IndexBuilder:
     """Brings an index up to date. One thread at a time may use it."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: TrajectoryIndex) -> None:
         self.index = index
         self._worker: subprocess.Popen[str] | None = None
 
-    def advance(self, file: TrajectoryFile) -> bool:
+    def index_next_chunk(self, file: TrajectoryFile) -> bool:
         """Index the next piece of a file. Returns whether there was one. The first piece and what
         is short are indexed here.
 
         Raises ChildProcessError if the worker has ended. The next piece has a new one.
         """
-        done = self.index.done(file)
-        if not done or stamp(file.path)[0] - done < SHORT:
-            return self.index.advance(file)
+        indexed_bytes = self.index.count_indexed_bytes(file)
+        if not indexed_bytes or get_file_stamp(file.path)[0] - indexed_bytes < MAX_INLINE_BYTES:
+            return self.index.index_next_chunk(file)
         if self._worker is None:
             self._worker = subprocess.Popen(
                 [sys.executable, "-m", "fieldcraft.view.index_worker", str(self.index.path)],
@@ -41,11 +41,11 @@ class Indexing:
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the server, which ends it
             )
-        said = _ask(self._worker, {"path": str(file.path), "kind": file.kind})
-        if not said.endswith("\n"):
+        reply = _send_request(self._worker, {"path": str(file.path), "kind": file.kind})
+        if not reply.endswith("\n"):
             self.close()
             raise ChildProcessError("the process that makes the index has ended")
-        return bool(json.loads(said))
+        return bool(json.loads(reply))
 
     def close(self) -> None:
         """End the worker. The piece that it was at is not in the index then."""
@@ -60,11 +60,11 @@ class Indexing:
         self._worker = None
 
 
-def _ask(worker: subprocess.Popen[str], question: dict[str, str]) -> str:
+def _send_request(worker: subprocess.Popen[str], request: dict[str, str]) -> str:
     """Return the answer of a worker to a question; half a line or nothing if it has ended."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     with suppress(BrokenPipeError):
-        worker.stdin.write(json.dumps(question) + "\n")
+        worker.stdin.write(json.dumps(request) + "\n")
         worker.stdin.flush()
     return worker.stdout.readline()

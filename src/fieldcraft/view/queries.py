@@ -12,69 +12,69 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from fieldcraft.records.transcript import clean
+from fieldcraft.records.transcript import strip_control_characters
 from fieldcraft.types import UserError
-from fieldcraft.view.index import NAMES, Index, read_record
-from fieldcraft.view.viewed import TrajectoryFile, Viewed, stamp
+from fieldcraft.view.index import COLUMN_NAMES, TrajectoryIndex, read_raw_line
+from fieldcraft.view.run_view import RunView, TrajectoryFile, get_file_stamp
 
-SORTED = ("number", *NAMES)
-FILTERS = (
+SORT_COLUMNS = ("number", *COLUMN_NAMES)
+FILTER_COLUMNS = (
     *("run", "part", "kind", "split", "status", "right", "calls", "reward", "step", "task"),
     "number",
 )
-KEPT_LISTS = 16  # orders of rows that are remembered
-MOST_ROWS = 500  # of one answer
-NOBODY = "none"  # the value of a filter for rows that have none
-_WORD = re.compile(r'"([^"]*)"|(\S+)')
+MAX_CACHED_LISTS = 16  # orders of rows that are remembered
+MAX_ROWS = 500  # of one answer
+NULL_FILTER = "none"  # the value of a filter for rows that have none
+_WORD_REGEX = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A list of trajectories that is asked for. `wanted` has the value of each filter as text."""
+class TrajectoryQuery:
+    """A list of trajectories that is asked for. `filters` has the value of each filter as text."""
 
-    wanted: tuple[tuple[str, str], ...] = ()
+    filters: tuple[tuple[str, str], ...] = ()
     words: str = ""
     sort: str = ""
     descending: bool = False
 
 
-def parse_query(parameters: Mapping[str, str]) -> Query:
+def parse_query(parameters: Mapping[str, str]) -> TrajectoryQuery:
     """Return the query of an address. Raises UserError for a filter or an order that there is
     not."""
     sort = parameters.get("sort", "")
     name = sort.removeprefix("-")
-    if name and name not in SORTED:
-        raise UserError(f"there is no column '{name}': sort by one of {', '.join(SORTED)}.")
-    wanted = tuple((key, parameters[key]) for key in FILTERS if key in parameters)
-    return Query(wanted, parameters.get("q", ""), name, sort.startswith("-"))
+    if name and name not in SORT_COLUMNS:
+        raise UserError(f"there is no column '{name}': sort by one of {', '.join(SORT_COLUMNS)}.")
+    filters = tuple((key, parameters[key]) for key in FILTER_COLUMNS if key in parameters)
+    return TrajectoryQuery(filters, parameters.get("q", ""), name, sort.startswith("-"))
 
 
-def match(words: str) -> str:
+def make_fts_query(words: str) -> str:
     """Return the words of a search as a query of FTS5: all of them, in any order. Words in quotes
     are a phrase, and the last word may be the beginning of one."""
-    words = clean(words).encode(errors="replace").decode()
-    found = [(phrase or word, bool(word)) for phrase, word in _WORD.findall(words)]
-    quoted = [f'"{piece.replace(chr(34), "")}"' for piece, _ in found]
-    if found and found[-1][1]:
+    words = strip_control_characters(words).encode(errors="replace").decode()
+    terms = [(phrase or word, bool(word)) for phrase, word in _WORD_REGEX.findall(words)]
+    quoted = [f'"{term.replace(chr(34), "")}"' for term, _ in terms]
+    if terms and terms[-1][1]:
         quoted[-1] += "*"
-    return " ".join(piece for piece in quoted if piece.strip('"* '))
+    return " ".join(term for term in quoted if term.strip('"* '))
 
 
-class Library:
+class TrajectoryLibrary:
     """The trajectories of the runs on the page."""
 
-    def __init__(self, runs: Sequence[Viewed], index: Index) -> None:
+    def __init__(self, runs: Sequence[RunView], index: TrajectoryIndex) -> None:
         self.runs = runs
         self.index = index
         self.revision = 0  # how often the index has changed under this process
         self._files: dict[int, TrajectoryFile] = {}
-        self._lists: OrderedDict[tuple[Query, int], array[int]] = OrderedDict()
+        self._cached_ids: OrderedDict[tuple[TrajectoryQuery, int], array[int]] = OrderedDict()
         self._lock = Lock()
 
     def refresh(self) -> None:
         """Look which files the runs have now, and which of them are in the index."""
-        files = {str(file.path): file for run in self.runs for file in run.files()}
-        with self.index.open() as database:
+        files = {str(file.path): file for run in self.runs for file in run.iter_files()}
+        with self.index.connect() as database:
             known = database.execute("SELECT id, path FROM files").fetchall()
         numbers = {path: number for number, path in known}
         self._files = {numbers[path]: file for path, file in files.items() if path in numbers}
@@ -85,118 +85,120 @@ class Library:
         """Return whether no file has been found in the index yet."""
         return not self._files
 
-    def count(self, query: Query) -> int:
-        return len(self._ids(query))
+    def count(self, query: TrajectoryQuery) -> int:
+        return len(self._find_ids(query))
 
-    def rows(self, query: Query, offset: int = 0, limit: int = MOST_ROWS) -> list[dict[str, Any]]:
+    def get_rows(
+        self, query: TrajectoryQuery, offset: int = 0, limit: int = MAX_ROWS
+    ) -> list[dict[str, Any]]:
         """Return the rows of the list, from the one at `offset`."""
-        ids = self._ids(query)[offset : offset + min(limit, MOST_ROWS)]
-        return self.rows_of(ids)
+        ids = self._find_ids(query)[offset : offset + min(limit, MAX_ROWS)]
+        return self.get_rows_with_ids(ids)
 
-    def rows_of(self, ids: Iterable[int]) -> list[dict[str, Any]]:
+    def get_rows_with_ids(self, ids: Iterable[int]) -> list[dict[str, Any]]:
         """Return the rows with these numbers, in their order."""
         ids = list(ids)
         marks = ", ".join("?" * len(ids))
-        with self.index.open() as database:
+        with self.index.connect() as database:
             database.row_factory = sqlite3.Row
             query = f"SELECT * FROM rows WHERE id IN ({marks})"
             found = {row["id"]: dict(row) for row in database.execute(query, ids)}
-        return [self._shown(found[number]) for number in ids if number in found]
+        return [self._format_row(found[number]) for number in ids if number in found]
 
-    def ids(self, query: Query) -> Sequence[int]:
-        return self._ids(query)
+    def find_ids(self, query: TrajectoryQuery) -> Sequence[int]:
+        return self._find_ids(query)
 
-    def lines(self, ids: Sequence[int]) -> list[tuple[TrajectoryFile, int, bytes]]:
+    def read_lines(self, ids: Sequence[int]) -> list[tuple[TrajectoryFile, int, bytes]]:
         """Return file, number and line of each of these rows."""
         marks = ", ".join("?" * len(ids))
-        with self.index.open() as database:
+        with self.index.connect() as database:
             query = f"SELECT id, file, number, begin, size FROM rows WHERE id IN ({marks})"
             found = {row[0]: row[1:] for row in database.execute(query, list(ids))}
         result = []
         for key in ids:
             if key in found and found[key][0] in self._files:
-                file, number, begin, size = found[key]
-                line = read_record(self._files[file].path, begin, size)
+                file, number, offset, size = found[key]
+                line = read_raw_line(self._files[file].path, offset, size)
                 result.append((self._files[file], number, line))
         return result
 
-    def values(self) -> dict[str, list[Any]]:
+    def list_filter_values(self) -> dict[str, list[Any]]:
         """Return the values that the page offers for each filter."""
-        offered: dict[str, list[Any]] = {
+        values: dict[str, list[Any]] = {
             name: list(dict.fromkeys(getattr(file, name) for file in self._files.values()))
             for name in ("run", "part", "kind")
         }
-        with self.index.open() as database:
-            where, given = self._where(Query())
+        with self.index.connect() as database:
+            where, parameters = self._build_where(TrajectoryQuery())
             for name in ("split", "status", "calls", "step", "right", "reward"):
                 query = f"SELECT DISTINCT {name} FROM rows WHERE {where} ORDER BY 1 LIMIT 200"
-                offered[name] = [value for (value,) in database.execute(query, given)]
-        return offered
+                values[name] = [value for (value,) in database.execute(query, parameters)]
+        return values
 
-    def progress(self) -> dict[str, Any]:
+    def get_progress(self) -> dict[str, Any]:
         """Return how much of the files is in the index, in bytes, and what is wrong with them."""
-        files = {str(file.path): file for run in self.runs for file in run.files()}
-        with self.index.open() as database:
+        files = {str(file.path): file for run in self.runs for file in run.iter_files()}
+        with self.index.connect() as database:
             query = "SELECT path, done, trouble FROM files"
             known = {path: (done, trouble) for path, done, trouble in database.execute(query)}
-        sizes = {path: stamp(Path(path))[0] for path in files}
+        sizes = {path: get_file_stamp(Path(path))[0] for path in files}
         done = sum(min(known.get(path, (0,))[0], size) for path, size in sizes.items())
         notes = [known[path][1] for path in files if path in known and known[path][1]]
         return {"done": done, "of": sum(sizes.values()), "notes": notes, "revision": self.revision}
 
-    def _ids(self, query: Query) -> array[int]:
+    def _find_ids(self, query: TrajectoryQuery) -> array[int]:
         key = (query, self.revision)
         with self._lock:
-            if key in self._lists:
-                self._lists.move_to_end(key)
-                return self._lists[key]
-        where, given = self._where(query)
+            if key in self._cached_ids:
+                self._cached_ids.move_to_end(key)
+                return self._cached_ids[key]
+        where, parameters = self._build_where(query)
         order = "file, number"
         if query.sort:
             direction = "DESC" if query.descending else "ASC"
             order = f"{query.sort} IS NULL, {query.sort} {direction}, {order}"
         statement = f"SELECT id, file FROM rows WHERE {where} ORDER BY {order}"
-        with self.index.open() as database:
-            found = database.execute(statement, given).fetchall()
+        with self.index.connect() as database:
+            found = database.execute(statement, parameters).fetchall()
         if not query.sort:  # in the order of the runs, which is not that of the index
-            places = {number: place for place, number in enumerate(self._files)}
-            found.sort(key=lambda row: places[row[1]])
+            positions = {number: position for position, number in enumerate(self._files)}
+            found.sort(key=lambda row: positions[row[1]])
         ids = array("q", (number for number, _ in found))
         with self._lock:
-            self._lists[key] = ids
-            while len(self._lists) > KEPT_LISTS:
-                self._lists.popitem(last=False)
+            self._cached_ids[key] = ids
+            while len(self._cached_ids) > MAX_CACHED_LISTS:
+                self._cached_ids.popitem(last=False)
         return ids
 
-    def _where(self, query: Query) -> tuple[str, list[Any]]:
+    def _build_where(self, query: TrajectoryQuery) -> tuple[str, list[Any]]:
         """Return the condition of a query, and the values in it."""
-        of_file = {k: v for k, v in query.wanted if k in ("run", "part", "kind")}
+        file_filters = {k: v for k, v in query.filters if k in ("run", "part", "kind")}
         files = [
             number
             for number, file in self._files.items()
-            if all(getattr(file, name) == value for name, value in of_file.items())
+            if all(getattr(file, name) == value for name, value in file_filters.items())
         ]
         terms = [f"file IN ({', '.join(map(str, files))})"]
-        given: list[Any] = []
-        for name, value in query.wanted:
-            if name not in of_file:
-                terms.append(f"{name} IS NULL" if value == NOBODY else f"{name} = ?")
-                given += [] if value == NOBODY else [_typed(name, value)]
-        if words := match(query.words):
+        parameters: list[Any] = []
+        for name, value in query.filters:
+            if name not in file_filters:
+                terms.append(f"{name} IS NULL" if value == NULL_FILTER else f"{name} = ?")
+                parameters += [] if value == NULL_FILTER else [_parse_filter_value(name, value)]
+        if words := make_fts_query(query.words):
             terms.append("id IN (SELECT rowid FROM words WHERE words MATCH ?)")
-            given.append(words)
-        return " AND ".join(terms), given
+            parameters.append(words)
+        return " AND ".join(terms), parameters
 
-    def _shown(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _format_row(self, row: dict[str, Any]) -> dict[str, Any]:
         file = self._files.get(row.pop("file"))
         right = row["right"]
         for name in ("begin", "size"):
             del row[name]
-        place = {} if file is None else {"run": file.run, "part": file.part, "kind": file.kind}
-        return row | place | {"right": None if right is None else bool(right)}
+        origin = {} if file is None else {"run": file.run, "part": file.part, "kind": file.kind}
+        return row | origin | {"right": None if right is None else bool(right)}
 
 
-def _typed(name: str, value: str) -> Any:
+def _parse_filter_value(name: str, value: str) -> Any:
     """Return the value of a filter, in its column's type. Raises UserError for one that cannot
     be."""
     if name in ("split", "status", "task"):

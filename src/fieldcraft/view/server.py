@@ -19,252 +19,284 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from fieldcraft.records.files import finite_or_null
-from fieldcraft.tools.bodies import BodyTooLong, body_of
+from fieldcraft.records.files import replace_nonfinite
+from fieldcraft.tools.request_bodies import BodyTooLongError, read_body_bytes
 from fieldcraft.types import Trajectory, UserError
-from fieldcraft.view.access import Guard
-from fieldcraft.view.branches import Sampling, Wish, parse_wish, place_of, results, steps_of
-from fieldcraft.view.details import brief, details, read
-from fieldcraft.view.exports import csv_lines, json_lines
-from fieldcraft.view.follow import Follower
-from fieldcraft.view.index import Index
-from fieldcraft.view.queries import Library, Query, parse_query
-from fieldcraft.view.summaries import differences, summary
-from fieldcraft.view.viewed import Viewed
+from fieldcraft.view.access import AccessGuard
+from fieldcraft.view.branch_command import (
+    BranchCommand,
+    BranchRequest,
+    label_turns,
+    make_branch_options,
+    parse_branch_request,
+    read_results,
+)
+from fieldcraft.view.details import make_trajectory_details, read_trajectory, summarise_trajectory
+from fieldcraft.view.exports import iter_csv_lines, iter_json_lines
+from fieldcraft.view.follow import IndexUpdater
+from fieldcraft.view.index import TrajectoryIndex
+from fieldcraft.view.queries import TrajectoryLibrary, TrajectoryQuery, parse_query
+from fieldcraft.view.run_view import RunView
+from fieldcraft.view.summaries import find_recipe_differences, summarise_run
 
-STATIC = Path(__file__).parent / "static"
-MOST_BODY = 2**20  # bytes of a wish
-MOST_BESIDE = 120  # rollouts of a question on one page
-TOLD = 0.5  # seconds between two looks for something to tell a page
+STATIC_FOLDER = Path(__file__).parent / "static"
+MAX_BODY_BYTES = 2**20  # bytes of a request
+MAX_QUESTION_ROLLOUTS = 120  # rollouts of a question on one page
+EVENT_POLL_SECONDS = 0.5  # seconds between two looks for something to tell a page
 
 
 def create_app(
-    runs: Sequence[Viewed],
-    index: Index,
+    runs: Sequence[RunView],
+    index: TrajectoryIndex,
     *,
     token: str | None = None,
-    sampling: Sampling | None = None,
+    branch_command: BranchCommand | None = None,
 ) -> Starlette:
-    """Return the page as an ASGI application; call its `state.end` before it ends. With `sampling`
-    readers may have trajectories continued."""
-    page = _Page(runs, index, sampling)
+    """Return the page as an ASGI application; call its `state.end` before it ends. With
+    `branch_command` readers may have trajectories continued."""
+    api = _PageApi(runs, index, branch_command)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        page.follower.start()
+        api.updater.start()
         yield
-        await asyncio.to_thread(page.follower.stop)
-        if sampling is not None:
-            await asyncio.to_thread(sampling.close)
+        await asyncio.to_thread(api.updater.stop)
+        if branch_command is not None:
+            await asyncio.to_thread(branch_command.close)
 
     async def health(request: Request) -> Response:
-        return _json({"status": "ok", "runs": len(runs)})
+        return _make_json_response({"status": "ok", "runs": len(runs)})
 
     async def home(request: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
+        return FileResponse(STATIC_FOLDER / "index.html")
 
-    answers = {
-        "runs": page.runs_now,
-        "metrics": page.metrics,
-        "rows": page.rows,
-        "values": page.values,
-        "trajectory": page.trajectory,
-        "question": page.question,
-        "timeline": page.timeline,
-        "branches": page.branches,
+    json_handlers = {
+        "runs": api.list_runs,
+        "metrics": api.get_metrics,
+        "rows": api.get_rows,
+        "values": api.get_filter_values,
+        "trajectory": api.get_trajectory,
+        "question": api.get_question,
+        "timeline": api.get_timeline,
+        "branches": api.get_branches,
     }
-    writing = []
-    if sampling is not None:
-        writing = [
-            Route("/api/branch", page.branch, methods=["POST"]),
-            Route("/api/branch/stop", _answer(page.stop_branch), methods=["POST"]),
+    write_routes = []
+    if branch_command is not None:
+        write_routes = [
+            Route("/api/branch", api.start_branch, methods=["POST"]),
+            Route("/api/branch/stop", _make_json_endpoint(api.stop_branch), methods=["POST"]),
         ]
     app = Starlette(
         routes=[
             Route("/", home),
             Route("/health", health),
-            *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
-            Route("/api/export.jsonl", page.export_jsonl),
-            Route("/api/export.csv", page.export_csv),
-            *writing,
-            Route("/events", page.events),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            *(
+                Route(f"/api/{name}", _make_json_endpoint(handler))
+                for name, handler in json_handlers.items()
+            ),
+            Route("/api/export.jsonl", api.export_jsonl),
+            Route("/api/export.csv", api.export_csv),
+            *write_routes,
+            Route("/events", api.stream_events),
+            Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
         ],
         middleware=[
-            Middleware(Guard, token=token, writable={route.path for route in writing}),
+            Middleware(
+                AccessGuard, token=token, writable_paths={route.path for route in write_routes}
+            ),
         ],
-        exception_handlers={UserError: _mistake, BodyTooLong: _mistake, HTTPException: _missing},
+        exception_handlers={
+            UserError: _handle_user_error,
+            BodyTooLongError: _handle_user_error,
+            HTTPException: _handle_not_found,
+        },
         lifespan=lifespan,
     )
-    app.state.end = page.end
+    app.state.end = api.stop_streams
     return app
 
 
-class _Page:
+class _PageApi:
     """The answers to what the page asks."""
 
-    def __init__(self, runs: Sequence[Viewed], index: Index, sampling: Sampling | None) -> None:
-        self.sampling = sampling
-        self.viewed = {run.name: run for run in runs}
-        self.library = Library(runs, index)
-        self.follower = Follower(self.library, index)
-        self.ended = False
+    def __init__(
+        self, runs: Sequence[RunView], index: TrajectoryIndex, branch_command: BranchCommand | None
+    ) -> None:
+        self.branch_command = branch_command
+        self.run_views = {run.name: run for run in runs}
+        self.library = TrajectoryLibrary(runs, index)
+        self.updater = IndexUpdater(self.library, index)
+        self.stopped = False
 
-    def end(self) -> None:
+    def stop_streams(self) -> None:
         """End the streams of events."""
-        self.ended = True
+        self.stopped = True
 
-    def run(self, request: Request) -> Viewed:
+    def get_run(self, request: Request) -> RunView:
         name = request.query_params.get("run", "")
-        if name not in self.viewed:
+        if name not in self.run_views:
             raise UserError(f"there is no run '{name}' on this page.")
-        return self.viewed[name]
+        return self.run_views[name]
 
-    def runs_now(self, request: Request) -> Any:
-        runs = list(self.viewed.values())
-        return {"runs": [summary(run) for run in runs], "differences": differences(runs)}
+    def list_runs(self, request: Request) -> Any:
+        runs = list(self.run_views.values())
+        return {
+            "runs": [summarise_run(run) for run in runs],
+            "differences": find_recipe_differences(runs),
+        }
 
-    def metrics(self, request: Request) -> Any:
-        stage, after = request.query_params.get("stage", ""), _number(request, "after")
-        rows = self.run(request).metrics(stage)
+    def get_metrics(self, request: Request) -> Any:
+        stage, after = request.query_params.get("stage", ""), _parse_number(request, "after")
+        rows = self.get_run(request).read_metrics(stage)
         new = rows[after:]
         keys = dict.fromkeys(key for row in new for key in row)
         columns = {key: [row.get(key) for row in new] for key in keys}
         return {"columns": columns, "total": len(rows)}
 
-    def rows(self, request: Request) -> Any:
+    def get_rows(self, request: Request) -> Any:
         query = parse_query(request.query_params)
-        offset, limit = _number(request, "offset"), _number(request, "limit", 100)
+        offset, limit = _parse_number(request, "offset"), _parse_number(request, "limit", 100)
         return {
             "total": self.library.count(query),
             "revision": self.library.revision,
-            "rows": self.library.rows(query, offset, limit),
+            "rows": self.library.get_rows(query, offset, limit),
         }
 
-    def values(self, request: Request) -> Any:
-        return self.library.values()
+    def get_filter_values(self, request: Request) -> Any:
+        return self.library.list_filter_values()
 
-    def trajectory(self, request: Request) -> Any:
-        [found] = self.library.lines(self._place(request))
-        return details(self.run(request), *found)
+    def get_trajectory(self, request: Request) -> Any:
+        [found] = self.library.read_lines(self._find_row(request))
+        return make_trajectory_details(self.get_run(request), *found)
 
-    def question(self, request: Request) -> Any:
-        """Return all rollouts of a question, without their tokens: at most `MOST_BESIDE`."""
-        ids = self.library.ids(Query((("task", request.query_params.get("task", "")),)))
-        shown = ids[:MOST_BESIDE]
+    def get_question(self, request: Request) -> Any:
+        """Return all rollouts of a question, without their tokens: at most
+        `MAX_QUESTION_ROLLOUTS`."""
+        ids = self.library.find_ids(
+            TrajectoryQuery((("task", request.query_params.get("task", "")),))
+        )
+        page_ids = ids[:MAX_QUESTION_ROLLOUTS]
         rollouts = [
-            row | brief(file, number, *read(file, number, line))
+            row | summarise_trajectory(file, number, *read_trajectory(file, number, line))
             for row, (file, number, line) in zip(
-                self.library.rows_of(shown), self.library.lines(shown), strict=True
+                self.library.get_rows_with_ids(page_ids),
+                self.library.read_lines(page_ids),
+                strict=True,
             )
         ]
-        return {"rollouts": rollouts, "left": len(ids) - len(shown)}
+        return {"rollouts": rollouts, "left": len(ids) - len(page_ids)}
 
-    def timeline(self, request: Request) -> Any:
-        times = self.run(request).times(request.query_params.get("stage", ""))
+    def get_timeline(self, request: Request) -> Any:
+        times = self.get_run(request).read_step_times(request.query_params.get("stage", ""))
         return {"steps": [asdict(step) for step in times]}
 
-    def branches(self, request: Request) -> Any:
+    def get_branches(self, request: Request) -> Any:
         """Return the results of the branches of a trajectory, and what else can be asked for."""
-        run, place, trajectory = self._branching(request)
-        if place is None:
+        run, options, trajectory = self._find_branch_point(request)
+        if options is None:
             return {"place": None}
         return {
-            "place": shlex.join(["fieldcraft", "branch", *place]),
-            "steps": steps_of(trajectory),
+            "place": shlex.join(["fieldcraft", "branch", *options]),
+            "steps": label_turns(trajectory),
             "models": [] if run.folder is None else run.folder.finished_stages(),
-            "results": results(run, place),
-            "may": self.sampling is not None,
+            "results": read_results(run, options),
+            "may": self.branch_command is not None,
         }
 
-    async def branch(self, request: Request) -> Response:
-        wish = parse_wish(await body_of(request, MOST_BODY))
-        return await asyncio.to_thread(self._branch, request, wish)
+    async def start_branch(self, request: Request) -> Response:
+        branch_request = parse_branch_request(await read_body_bytes(request, MAX_BODY_BYTES))
+        return await asyncio.to_thread(self._start_branch, request, branch_request)
 
-    def _branch(self, request: Request, wish: Wish) -> Response:
-        assert self.sampling is not None, "the route is only there with it"
-        run, place, _ = self._branching(request)
-        if place is None:
-            raise UserError("nothing can go on from this trajectory: choose one of a run's models.")
-        self.sampling.start(["branch", *place, *wish.options(run)])
-        return _json(self.sampling.state, 202)
+    def _start_branch(self, request: Request, branch_request: BranchRequest) -> Response:
+        assert self.branch_command is not None, "the route is only there with it"
+        run, options, _ = self._find_branch_point(request)
+        if options is None:
+            raise UserError(
+                "this trajectory cannot be continued: choose one that a model of the run sampled."
+            )
+        self.branch_command.start(["branch", *options, *branch_request.make_options(run)])
+        return _make_json_response(self.branch_command.state, 202)
 
     def stop_branch(self, request: Request) -> Any:
-        assert self.sampling is not None, "the route is only there with it"
-        self.sampling.stop()
-        return self.sampling.state
+        assert self.branch_command is not None, "the route is only there with it"
+        self.branch_command.stop()
+        return self.branch_command.state
 
-    def _branching(self, request: Request) -> tuple[Viewed, list[str] | None, Trajectory]:
-        run = self.run(request)
-        [(file, number, line)] = self.library.lines(self._place(request))
-        trajectory, _ = read(file, number, line)
-        return run, place_of(run, file, number), trajectory
+    def _find_branch_point(self, request: Request) -> tuple[RunView, list[str] | None, Trajectory]:
+        run = self.get_run(request)
+        [(file, number, line)] = self.library.read_lines(self._find_row(request))
+        trajectory, _ = read_trajectory(file, number, line)
+        return run, make_branch_options(run, file, number), trajectory
 
     def export_jsonl(self, request: Request) -> Response:
-        lines = json_lines(self.library, self.library.ids(parse_query(request.query_params)))
-        return _download(lines, "trajectories.jsonl", "application/x-ndjson")
+        lines = iter_json_lines(
+            self.library, self.library.find_ids(parse_query(request.query_params))
+        )
+        return _make_download(lines, "trajectories.jsonl", "application/x-ndjson")
 
     def export_csv(self, request: Request) -> Response:
-        lines = csv_lines(self.library, self.library.ids(parse_query(request.query_params)))
-        return _download(lines, "trajectories.csv", "text/csv")
+        lines = iter_csv_lines(
+            self.library, self.library.find_ids(parse_query(request.query_params))
+        )
+        return _make_download(lines, "trajectories.csv", "text/csv")
 
-    def _place(self, request: Request) -> Sequence[int]:
+    def _find_row(self, request: Request) -> Sequence[int]:
         """Return the row of a trajectory, named by its run, part, kind, step and number."""
         names = ("run", "part", "kind", "step", "number")
         given = {name: request.query_params[name] for name in names if name in request.query_params}
-        found = self.library.ids(parse_query(given))
+        found = self.library.find_ids(parse_query(given))
         if len(found) != 1:
             raise UserError("there is no such trajectory any more: close it, and open another.")
         return found
 
-    async def events(self, request: Request) -> Response:
-        async def told() -> AsyncIterator[str]:
+    async def stream_events(self, request: Request) -> Response:
+        async def iter_events() -> AsyncIterator[str]:
             last = ""
-            while not self.ended:
-                branch = None if self.sampling is None else self.sampling.state
-                state = json.dumps({**self.follower.state, "branch": branch})
+            while not self.stopped:
+                branch = None if self.branch_command is None else self.branch_command.state
+                state = json.dumps({**self.updater.state, "branch": branch})
                 if state != last:
                     last = state
                     yield f"data: {state}\n\n"
-                await asyncio.sleep(TOLD)
+                await asyncio.sleep(EVENT_POLL_SECONDS)
 
         headers = {"Cache-Control": "no-store"}
-        return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(iter_events(), media_type="text/event-stream", headers=headers)
 
 
-def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
+def _make_json_endpoint(handler: Callable[[Request], Any]) -> Callable[[Request], Response]:
     """Return an endpoint that runs in a thread and answers with JSON."""
 
     def endpoint(request: Request) -> Response:
-        return _json(make(request))
+        return _make_json_response(handler(request))
 
     return endpoint
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def _make_json_response(value: Any, status: int = 200) -> Response:
     """Return a value as JSON; a number that is not finite becomes null, as browsers read no other
     JSON."""
-    text = json.dumps(finite_or_null(value), separators=(",", ":"))
+    text = json.dumps(replace_nonfinite(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers=headers, media_type="application/json")
 
 
-def _download(lines: Iterator[bytes] | Iterator[str], name: str, kind: str) -> Response:
+def _make_download(lines: Iterator[bytes] | Iterator[str], name: str, media_type: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-    return StreamingResponse(lines, headers=headers, media_type=kind)
+    return StreamingResponse(lines, headers=headers, media_type=media_type)
 
 
-def _number(request: Request, name: str, default: int = 0) -> int:
+def _parse_number(request: Request, name: str, default: int = 0) -> int:
     value = request.query_params.get(name, str(default))
     if not value.isdecimal() or len(value) > 12:
         raise UserError(f"{name}={value} is not a number: give one.")
     return int(value)
 
 
-async def _mistake(request: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 422)
+async def _handle_user_error(request: Request, error: Exception) -> Response:
+    return _make_json_response({"error": str(error)}, 422)
 
 
-async def _missing(request: Request, error: Exception) -> Response:
+async def _handle_not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return PlainTextResponse("There is nothing at this address: open the page at /.\n", 404)

@@ -8,26 +8,26 @@ from textwrap import shorten
 from typing import Any
 
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.evals.achievement import achieved_so_far, achievement
-from fieldcraft.evals.broken import broken_sentences
-from fieldcraft.records.metrics import broken_rollouts
+from fieldcraft.evals.achievement import describe_achievement, describe_partial_run
+from fieldcraft.evals.broken_rollouts import describe_broken_rates
+from fieldcraft.records.metrics import describe_broken_rollouts
 from fieldcraft.records.reading import read_json
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.remedies import advise_renaming
 from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
-from fieldcraft.view.viewed import Viewed
+from fieldcraft.view.run_view import RunView
 
-FIGURES = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
-MOST_SHOWN = 60  # characters of a section that another run lacks
-MISSING = "not set"  # of a key that another run's recipe has
+SUMMARY_METRICS = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
+MAX_VALUE_CHARS = 60  # characters of a section that another run lacks
+MISSING_VALUE = "not set"  # of a key that another run's recipe has
 
 
-def summary(run: Viewed) -> dict[str, Any]:
+def summarise_run(run: RunView) -> dict[str, Any]:
     """Return a run's stages, evaluations and notes: sentences about what cannot be read."""
-    notes = [run.trouble] if run.trouble else []
+    notes = [run.error] if run.error else []
     recipe = run.recipe
-    stages = [_stage(run, name, notes) for name in run.stages]
-    summaries = _summaries(run, notes)
+    stages = [_summarise_stage(run, name, notes) for name in run.stages]
+    summaries = _read_summaries(run, notes)
     return {
         "name": run.name,
         "path": str(run.path),
@@ -35,108 +35,110 @@ def summary(run: Viewed) -> dict[str, Any]:
         "seed": recipe and recipe.seed,
         "done": run.folder is not None and run.folder.report_json.exists(),
         "stages": stages,
-        "evaluations": _evaluations(run, summaries),
-        "achieved": _achieved(run, summaries, notes),
+        "evaluations": _pick_evaluation_metrics(run, summaries),
+        "achieved": _read_achievement(run, summaries, notes),
         "notes": notes,
     }
 
 
-def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
+def _summarise_stage(run: RunView, name: str, notes: list[str]) -> dict[str, Any]:
     assert run.recipe is not None
     settings, folder = run.recipe.stages[name], StageFolder(run.path / name)
     steps, seconds = 0, None
     try:
-        rows = run.metrics(name)
+        rows = run.read_metrics(name)
         steps = len(rows)
-        if sentence := broken_rollouts(rows, name):
+        if sentence := describe_broken_rollouts(rows, name):
             notes.append(sentence)
-        seconds = folder.read_record()["seconds"] if folder.done else None
+        seconds = folder.read_record()["seconds"] if folder.is_done else None
     except UserError as error:
         notes.append(str(error))
-    of = getattr(settings, "steps", None)
+    planned_steps = getattr(settings, "steps", None)
     return {
         "name": name,
         "type": settings.type,
         "steps": steps,
-        "of": steps if folder.done else of,
-        "done": folder.done,
+        "of": steps if folder.is_done else planned_steps,
+        "done": folder.is_done,
         "seconds": seconds,
     }
 
 
-def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
+def _read_summaries(run: RunView, notes: list[str]) -> dict[str, Any]:
     """Return the summaries of the evaluations that are done, in the order of the run."""
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
-            record = read_json(path, dict[str, Any], f"{put_aside(path)} to evaluate again")
+            record = read_json(path, dict[str, Any], f"{advise_renaming(path)} to evaluate again")
         except UserError as error:
             notes.append(str(error))
             continue
-        found[path.stem] = record.get("summary", {})
-    notes += broken_sentences(found)
-    return {name: found[name] for name in run.in_order(found)}
+        records[path.stem] = record.get("summary", {})
+    notes += describe_broken_rates(records)
+    return {name: records[name] for name in run.sort_parts(records)}
 
 
-def _evaluations(run: Viewed, summaries: Mapping[str, Any]) -> dict[str, Any]:
+def _pick_evaluation_metrics(run: RunView, summaries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of evaluations: of each split, or of the whole."""
     return {
-        name: {split: _figures(part) for split, part in _splits(run, whole).items()}
-        for name, whole in summaries.items()
+        name: {split: _pick_metrics(part) for split, part in _get_splits(run, record).items()}
+        for name, record in summaries.items()
     }
 
 
-def _splits(run: Viewed, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    return whole.get("splits") or {_only_split(run): whole}
+def _get_splits(run: RunView, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    return record.get("splits") or {_name_only_split(run): record}
 
 
-def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
+def _read_achievement(run: RunView, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
     """Return the sentence at the top of the run's report; before there is one, that of what is
     known by then."""
     if run.folder is not None and run.folder.report_json.exists():
         try:
-            return achievement(run.folder.read_report())
+            return describe_achievement(run.folder.read_report())
         except UserError as error:
             notes.append(str(error))
-    return achieved_so_far(run.stages, summaries)
+    return describe_partial_run(run.stages, summaries)
 
 
-def _only_split(run: Viewed) -> str:
+def _name_only_split(run: RunView) -> str:
     """Return the name of the questions of a summary without splits."""
-    asked = [] if run.recipe is None else list(run.recipe.evaluation.sizes)
-    return asked[0] if len(asked) == 1 else "all"
+    splits = [] if run.recipe is None else list(run.recipe.evaluation.split_sizes)
+    return splits[0] if len(splits) == 1 else "all"
 
 
-def _figures(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: part[name] for name in FIGURES if name in part}
+def _pick_metrics(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part[name] for name in SUMMARY_METRICS if name in part}
 
 
-def differences(runs: Sequence[Viewed]) -> list[dict[str, Any]]:
+def find_recipe_differences(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """Return the keys in which the recipes of runs differ, each with its value in every run; None
     for a run without a recipe."""
     known = [dump_recipe(run.recipe) for run in runs if run.recipe is not None]
     rows = []
-    for key, values in _apart(known):
-        left = iter(values)
-        shown = [None if run.recipe is None else _written(next(left)) for run in runs]
-        rows.append({"key": key, "values": shown})
+    for key, values in _iter_differences(known):
+        remaining = iter(values)
+        cells = [None if run.recipe is None else _render_value(next(remaining)) for run in runs]
+        rows.append({"key": key, "values": cells})
     return rows
 
 
-def _apart(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
+def _iter_differences(
+    values: Sequence[Any], prefix: str = ""
+) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the dotted keys, as a user writes them, in which values differ. A section that one of
     them lacks is one key."""
     if all(value == values[0] for value in values):
         return
     if not all(isinstance(value, dict) for value in values):
-        yield place, values
+        yield prefix, values
         return
     for key in dict.fromkeys(key for value in values for key in value):
-        inner = [value.get(key, MISSING) for value in values]
-        yield from _apart(inner, f"{place}.{key}" if place else key)
+        inner = [value.get(key, MISSING_VALUE) for value in values]
+        yield from _iter_differences(inner, f"{prefix}.{key}" if prefix else key)
 
 
-def _written(value: Any) -> str:
+def _render_value(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return shorten(json.dumps(value, ensure_ascii=False), MOST_SHOWN, placeholder=" ...")
+    return shorten(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS, placeholder=" ...")

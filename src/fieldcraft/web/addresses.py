@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from fieldcraft.tools.threads import in_thread
+from fieldcraft.tools.threads import run_in_thread
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 _UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given to the public internet
 # What Pythons do not know of, or only the newer ones.
-_SPECIAL = tuple(
+_SPECIAL_NETWORKS = tuple(
     map(
         ipaddress.ip_network,
         (
@@ -30,13 +30,13 @@ _SPECIAL = tuple(
 
 
 @cache
-def certificates() -> ssl.SSLContext:
+def make_ssl_context() -> ssl.SSLContext:
     """Return the context that https is checked with; reading it for each client would take longer
     than a request."""
     return httpx.create_ssl_context(trust_env=False)
 
 
-class NotPublic(httpx.RequestError):
+class NonPublicAddressError(httpx.RequestError):
     """A host has an address that a page of the web must not lead to."""
 
 
@@ -46,20 +46,22 @@ def is_public(address: str) -> bool:
     address. Raises ValueError for what is no address."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour
+        embedded_ip = ip.ipv4_mapped or ip.sixtofour
         if ip in _NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(str(inner))
+            embedded_ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if embedded_ip is not None:
+            return is_public(str(embedded_ip))
         if ip not in _UNICAST:
             return False
-    special = ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL)
-    return ip.is_global and not special
+    is_special = (
+        ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL_NETWORKS)
+    )
+    return ip.is_global and not is_special
 
 
-def is_allowed(url: httpx.URL, allow: Collection[str]) -> bool:
+def is_allowed(url: httpx.URL, allowed_hosts: Collection[str]) -> bool:
     """Return whether a host is allowed by name, whatever its addresses: `HOST` or `HOST:PORT`."""
-    return url.host in allow or f"{url.host}:{_port(url)}" in allow
+    return url.host in allowed_hosts or f"{url.host}:{_get_port(url)}" in allowed_hosts
 
 
 class PinnedTransport(httpx.AsyncBaseTransport):
@@ -71,23 +73,23 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     by its address, whatever name its certificate was checked for.
     """
 
-    def __init__(self, allow: Collection[str] = ()) -> None:
-        """Take `allow`, the hosts that may have any address, as `is_allowed` reads them."""
-        self._allow = allow
+    def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
+        """Take `allowed_hosts`, the hosts that may have any address, as `is_allowed` reads them."""
+        self._allowed_hosts = allowed_hosts
         self._inner = httpx.AsyncHTTPTransport(
             trust_env=False,
-            verify=certificates(),
+            verify=make_ssl_context(),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Raises NotPublic, httpx.ConnectError where a name has no address, and
-        what httpx does."""
+        """Send a request. Raises NonPublicAddressError, httpx.ConnectError where a name has no
+        address, and what httpx does."""
         addresses = await _resolve(request)
-        if not is_allowed(request.url, self._allow):
+        if not is_allowed(request.url, self._allowed_hosts):
             for address in addresses:
                 if not is_public(address):
-                    raise NotPublic(f"{request.url.host} has the address {address}")
+                    raise NonPublicAddressError(f"{request.url.host} has the address {address}")
         *others, last = addresses
         for address in others:
             try:
@@ -110,19 +112,19 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _port(url: httpx.URL) -> int:
+def _get_port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
 async def _resolve(request: httpx.Request) -> list[str]:
     """Resolve the addresses of a host, without repetitions, in the order of the resolver."""
-    host, port = request.url.host, _port(request.url)
+    host, port = request.url.host, _get_port(request.url)
 
     def look_up() -> list[tuple[Any, ...]]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
     try:
-        found = await in_thread(look_up)
+        found = await run_in_thread(look_up)
     except (OSError, UnicodeError) as error:
         raise httpx.ConnectError("the name has no address", request=request) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -12,7 +12,7 @@ from fieldcraft.types import UserError
 
 # Copies of questions and answers of benchmarks. Agents have found the answers of BrowseComp in a
 # data set on Hugging Face.
-BENCHMARKS = (
+BENCHMARK_PATTERNS = (
     "huggingface.co/datasets/*",
     "huggingface.co/spaces/*",
     "hf.co/datasets/*",
@@ -24,8 +24,10 @@ BENCHMARKS = (
 )
 # Authors of benchmarks write this beside a number into their files, so that copies can be found.
 _CANARY = re.compile(r"canary[\s_-]+guid", re.IGNORECASE)
-_INNER = re.compile(r"https?:/+")  # an archive or a proxy has the address of the page in its own
-_DECODINGS = 3  # of %25 and the like; a server decodes once, a proxy once more
+_NESTED_URL = re.compile(
+    r"https?:/+"
+)  # an archive or a proxy has the address of the page in its own
+_MAX_DECODINGS = 3  # of %25 and the like; a server decodes once, a proxy once more
 
 
 class Blocklist:
@@ -43,14 +45,18 @@ class Blocklist:
         for pattern in patterns:
             if "://" in pattern or not pattern.strip("/* "):
                 raise UserError(
-                    f"'{pattern}' blocks nothing: write a host, as in example.org, or a host and a"
-                    " path, as in example.org/data/*."
+                    f"'{pattern}' does not match any URL: write a host, as in example.org, or a"
+                    " host and a path, as in example.org/data/*."
                 )
         self._patterns = [pattern.lower() for pattern in patterns]
 
-    def blocks(self, url: str) -> bool:
+    def is_blocked(self, url: str) -> bool:
         """Return whether a page must not be seen, also by way of an archive or a proxy."""
-        return any(_matches(place, pattern) for place in _places(url) for pattern in self._patterns)
+        return any(
+            _matches(location, pattern)
+            for location in _iterate_locations(url)
+            for pattern in self._patterns
+        )
 
 
 def has_canary(text: str) -> bool:
@@ -58,19 +64,19 @@ def has_canary(text: str) -> bool:
     return _CANARY.search(text) is not None
 
 
-def _places(url: str) -> Iterator[str]:
+def _iterate_locations(url: str) -> Iterator[str]:
     """Yield `host/path?query` of an address and of every other one inside it, in small letters."""
-    for _ in range(_DECODINGS):
+    for _ in range(_MAX_DECODINGS):
         url = unquote(url)
-    for part in _INNER.split(url.lower())[1:]:
+    for part in _NESTED_URL.split(url.lower())[1:]:
         authority, slash, rest = part.partition("/")
         host = re.sub(r":\d*$", "", authority.rpartition("@")[2]).rstrip(".")
         yield f"{host}{posixpath.normpath(slash + rest.lstrip('/')) if slash else '/'}"
 
 
-def _matches(place: str, pattern: str) -> bool:
+def _matches(location: str, pattern: str) -> bool:
     host, _, path = pattern.partition("/")
-    own, _, rest = place.partition("/")
-    if own.removeprefix("www.") == host.removeprefix("www.") or own.endswith(f".{host}"):
+    url_host, _, rest = location.partition("/")
+    if url_host.removeprefix("www.") == host.removeprefix("www.") or url_host.endswith(f".{host}"):
         return not path or fnmatchcase(rest, path)
     return bool(path) and fnmatchcase(rest, f"*[/=]{pattern}")  # archives do without a scheme

@@ -11,90 +11,94 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from fieldcraft.config.sections import Endpoint
-from fieldcraft.records.waits import waiting
+from fieldcraft.config.sections import EndpointConfig
+from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.http import NO_SITES, Sites
+from fieldcraft.tools.http import NO_SITES, InProcessSites
 from fieldcraft.types import Task, Tool, ToolError
-from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
-from fieldcraft.web.fetch import BLOCKED, Fetcher, parse_url
-from fieldcraft.web.gate import host_gate
-from fieldcraft.web.kept import Asked, Kept, NotKept, open_kept
-from fieldcraft.web.summary import Summariser
-from fieldcraft.web.text import Page, PageTexts, require_extractors
+from fieldcraft.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.web.fetch import BLOCKED_MESSAGE, PageFetcher, parse_url
+from fieldcraft.web.page_text import PageText, PageTextReader, require_extractors
+from fieldcraft.web.rate_limit import get_rate_limiter
+from fieldcraft.web.response_cache import NoCache, RequestKey, ResponseCache, open_response_cache
+from fieldcraft.web.summary import PageSummariser
 
-REPEATED = (
+ALREADY_READ_MESSAGE = (
     "You have already read this page, and its text is above. Read another page, search, or answer."
 )
 
 
 @dataclass(frozen=True)
-class Reader:
-    """Reader of pages for all rollouts. `seconds` limit what is done with a page once it is
+class PageReader:
+    """Reader of pages for all rollouts. `timeout_seconds` limit what is done with a page once it is
     there."""
 
-    fetcher: Fetcher
-    kept: Kept | NotKept
-    seconds: float
+    fetcher: PageFetcher
+    cache: ResponseCache | NoCache
+    timeout_seconds: float
     part_characters: int
-    summariser: Summariser | None
-    texts: PageTexts = field(default_factory=PageTexts)
+    summariser: PageSummariser | None
+    text_reader: PageTextReader = field(default_factory=PageTextReader)
 
     async def read(self, address: str, part: int, question: str) -> str:
         """Read a part of a page, and return what the model reads of it.
 
         Raises:
             ToolError: the page cannot be had, may not be seen, or holds no text.
-            ToolUnavailable: no summary could be made.
+            ToolUnavailableError: no summary could be made.
             UserError: a replay has no such page.
         """
-        url, page = await self._page(address)
-        parts = split(page.text, self.part_characters)
+        url, page = await self._fetch_page(address)
+        parts = split_text(page.text, self.part_characters)
         if not 1 <= part <= len(parts):
             raise ToolError(f"The page has {len(parts)} parts, so there is no part {part}.")
         text = parts[part - 1]
         if part == len(parts):
-            text = with_links(Page(text, page.links))
-        about = url if len(parts) == 1 else f"{url} (part {part} of {len(parts)})"
+            text = append_links(PageText(text, page.links))
+        heading = url if len(parts) == 1 else f"{url} (part {part} of {len(parts)})"
         if self.summariser is None:
-            return f"{about}\n\n{text}"
-        return f"Summary of {about}\n\n{await self.summariser.summary(text, question)}"
+            return f"{heading}\n\n{text}"
+        return f"Summary of {heading}\n\n{await self.summariser.summarise(text, question)}"
 
-    async def _page(self, address: str) -> tuple[str, Page]:
+    async def _fetch_page(self, address: str) -> tuple[str, PageText]:
         """Return (where the page is, what it says)."""
         url = parse_url(address)
-        if self.fetcher.blocklist.blocks(str(url)):
-            raise ToolError(BLOCKED)
-        with waiting("the reading of a page", url.host):
-            kept = await self.kept.answer(Asked("GET", str(url)), lambda: self.fetcher.get(url))
-        answer = self.fetcher.admitted(kept).required()
-        place = answer.way[-1]
+        if self.fetcher.blocklist.is_blocked(str(url)):
+            raise ToolError(BLOCKED_MESSAGE)
+        with report_wait("the reading of a page", url.host):
+            cached = await self.cache.get_or_fetch(
+                RequestKey("GET", str(url)), lambda: self.fetcher.fetch(url)
+            )
+        response = self.fetcher.revalidate(cached).raise_for_failure()
+        page_url = response.way[-1]
         try:
-            async with asyncio.timeout(self.seconds):
-                page = await self.texts.of(answer.content, answer.kind, place)
+            async with asyncio.timeout(self.timeout_seconds):
+                page = await self.text_reader.read(response.content, response.kind, page_url)
         except TimeoutError as error:
-            raise ToolError(f"The text was not found in {self.seconds:g} s.") from error
+            raise ToolError(f"The text was not found in {self.timeout_seconds:g} s.") from error
         if has_canary(page.text):
-            raise ToolError(BLOCKED)
-        return place, page
+            raise ToolError(BLOCKED_MESSAGE)
+        return page_url, page
 
 
 class CrawlPageTool:
     """`types.StatefulTool`: a rollout is told which pages it has already read, and summaries are
     about its question."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: PageReader) -> None:
         self._reader = reader
-        self._described = FunctionTool(self._function("", set()))
+        self._described = FunctionTool(self._make_function("", set()))
         self.name: str = self._described.name
         self.schema: dict[str, Any] = self._described.schema
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """Open the tool of one rollout."""
-        yield self._described.running(self._function(task.question, set()))
+        yield self._described.with_function(self._make_function(task.question, set()))
 
-    def _function(self, question: str, seen: set[tuple[str, int]]) -> Callable[..., Awaitable[str]]:
+    def _make_function(
+        self, question: str, seen: set[tuple[str, int]]
+    ) -> Callable[..., Awaitable[str]]:
         async def crawl_page(url: str, part: int = 1) -> str:
             """Read a web page or a PDF; returns its text and links.
 
@@ -103,7 +107,7 @@ class CrawlPageTool:
                 part: which part of a long page, from 1.
             """
             if (url.strip(), part) in seen:
-                return REPEATED
+                return ALREADY_READ_MESSAGE
             text = await self._reader.read(url, part, question)
             seen.add((url.strip(), part))
             return text
@@ -111,21 +115,21 @@ class CrawlPageTool:
         return crawl_page
 
 
-def with_links(page: Page) -> str:
+def append_links(page: PageText) -> str:
     """Return the text of a page, and its links in a line each."""
     if not page.links:
         return page.text
     return f"{page.text}\n\nLinks:\n" + "\n".join(f"[{words}]({to})" for words, to in page.links)
 
 
-def split(text: str, most: int) -> list[str]:
-    """Split a text in parts of at most `most` characters, at the end of a line where one is in the
-    second half of a part. No text is one empty part."""
+def split_text(text: str, max_characters: int) -> list[str]:
+    """Split a text in parts of at most `max_characters` characters, at the end of a line where one
+    is in the second half of a part. No text is one empty part."""
     parts: list[str] = []
-    while len(text) > most:
-        at = text.rfind("\n", most // 2, most) + 1 or most
-        parts.append(text[:at].rstrip())
-        text = text[at:].lstrip("\n")
+    while len(text) > max_characters:
+        cut = text.rfind("\n", max_characters // 2, max_characters) + 1 or max_characters
+        parts.append(text[:cut].rstrip())
+        text = text[cut:].lstrip("\n")
     return [*parts, text] if text or not parts else parts
 
 
@@ -137,12 +141,12 @@ def make_crawl_page(
     redirects: NonNegativeInt = 5,
     part_characters: Annotated[int, Field(ge=200)] = 8000,
     interval_seconds: NonNegativeFloat = 1.0,
-    summary: Endpoint | None = None,
+    summary: EndpointConfig | None = None,
     cache: Path | None = None,
     cache_hours: PositiveFloat = 24.0,
     record: Path | None = None,
     replay: Path | None = None,
-    sites: Sites = NO_SITES,
+    sites: InProcessSites = NO_SITES,
 ) -> CrawlPageTool:
     """Make the tool that a recipe names `crawl_page`.
 
@@ -165,15 +169,15 @@ def make_crawl_page(
         UserError: the settings do not fit together, or a library is not installed.
     """
     require_extractors()
-    kept = open_kept(cache, cache_hours, record, replay)
-    fetcher = Fetcher(
-        seconds=seconds,
-        most_bytes=round(most_mb * 2**20),
-        redirects=redirects,
-        allow=tuple(allow_hosts),
-        blocklist=Blocklist([*BENCHMARKS, *block]),
-        gate=host_gate(1, interval_seconds),
+    response_cache = open_response_cache(cache, cache_hours, record, replay)
+    fetcher = PageFetcher(
+        timeout_seconds=seconds,
+        max_bytes=round(most_mb * 2**20),
+        max_redirects=redirects,
+        allowed_hosts=tuple(allow_hosts),
+        blocklist=Blocklist([*BENCHMARK_PATTERNS, *block]),
+        rate_limiter=get_rate_limiter(1, interval_seconds),
         sites=sites,
     )
-    summariser = None if summary is None else Summariser(summary, kept)
-    return CrawlPageTool(Reader(fetcher, kept, seconds, part_characters, summariser))
+    summariser = None if summary is None else PageSummariser(summary, response_cache)
+    return CrawlPageTool(PageReader(fetcher, response_cache, seconds, part_characters, summariser))

@@ -7,172 +7,180 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from fieldcraft.tools.http import Sites
-from fieldcraft.tools.unpacking import ACCEPTED, unpacked
+from fieldcraft.tools.decompression import ACCEPTED_ENCODING, decompress_response
+from fieldcraft.tools.http import InProcessSites
 from fieldcraft.types import ToolError
 from fieldcraft.version import __version__
-from fieldcraft.web.addresses import NotPublic, PinnedTransport, is_allowed
+from fieldcraft.web.addresses import NonPublicAddressError, PinnedTransport, is_allowed
 from fieldcraft.web.blocking import Blocklist
-from fieldcraft.web.gate import HostGate
-from fieldcraft.web.kept import Answer
+from fieldcraft.web.rate_limit import HostRateLimiter
+from fieldcraft.web.response_cache import CachedResponse
 
-BLOCKED = "The page may not be read here."
+BLOCKED_MESSAGE = "The page may not be read here."
 _HEADERS = {
     "user-agent": f"fieldcraft/{__version__}",
     "accept": "text/html,application/xhtml+xml,application/pdf,text/plain,*/*;q=0.5",
-    "accept-encoding": ACCEPTED,
+    "accept-encoding": ACCEPTED_ENCODING,
 }
-_LOCATION = "fieldcraft_location"  # among the extensions of a response
+_LOCATION_EXTENSION = "fieldcraft_location"  # among the extensions of a response
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 @dataclass(frozen=True)
-class Fetcher:
+class PageFetcher:
     """Fetcher of pages.
 
-    `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
-    a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public;
-    `sites` are in this process.
+    `timeout_seconds` are for a whole page, redirects included and waiting for the rate limiter not;
+    `max_bytes` of a page, unpacked; `max_redirects` that are followed; `allowed_hosts` has the
+    hosts that need not be public; `sites` are in this process.
     """
 
-    seconds: float
-    most_bytes: int
-    redirects: int
-    allow: tuple[str, ...]
+    timeout_seconds: float
+    max_bytes: int
+    max_redirects: int
+    allowed_hosts: tuple[str, ...]
     blocklist: Blocklist
-    gate: HostGate
-    sites: Sites = field(default_factory=dict)
+    rate_limiter: HostRateLimiter
+    sites: InProcessSites = field(default_factory=dict)
 
-    async def get(self, url: httpx.URL) -> Answer:
+    async def fetch(self, url: httpx.URL) -> CachedResponse:
         """Get the page, or a failure."""
-        way: list[httpx.URL] = []
-        left = self.seconds
+        visited: list[httpx.URL] = []
+        remaining = self.timeout_seconds
         async with httpx.AsyncClient(
-            transport=PinnedTransport(self.allow),
+            transport=PinnedTransport(self.allowed_hosts),
             mounts=dict(self.sites),
-            timeout=None,  # `left` limits everything together
+            timeout=None,  # `remaining` limits everything together
             trust_env=False,
             headers=_HEADERS,
-            event_hooks={"response": [_take_location]},
+            event_hooks={"response": [_move_location]},
         ) as client:
             try:
                 while True:
-                    self._refuse(url, way)
-                    way.append(url)
-                    async with self.gate.turn(url.host):
+                    self._require_fetchable(url, visited)
+                    visited.append(url)
+                    async with self.rate_limiter.slot(url.host):
                         start = asyncio.get_running_loop().time()
-                        async with asyncio.timeout(left):
-                            found = await self._once(client, url)
-                        left -= asyncio.get_running_loop().time() - start
-                    if isinstance(found, Answer):
-                        inside = tuple(str(u) for u in way if is_allowed(u, self.allow))
+                        async with asyncio.timeout(remaining):
+                            found = await self._fetch_once(client, url)
+                        remaining -= asyncio.get_running_loop().time() - start
+                    if isinstance(found, CachedResponse):
+                        allowed_urls = tuple(
+                            str(u) for u in visited if is_allowed(u, self.allowed_hosts)
+                        )
                         return found.model_copy(
-                            update={"way": tuple(map(str, way)), "inside": inside}
+                            update={"way": tuple(map(str, visited)), "inside": allowed_urls}
                         )
                     url = found
             except ToolError as error:
-                return Answer(failure=str(error))
+                return CachedResponse(failure=str(error))
             except TimeoutError:
-                return Answer(failure=f"{way[-1].host} did not answer in {self.seconds:g} s.")
+                return CachedResponse(
+                    failure=f"{visited[-1].host} did not answer in {self.timeout_seconds:g} s."
+                )
             except httpx.HTTPError as error:
-                return Answer(failure=_reason(error, way[-1]))
+                return CachedResponse(failure=_describe_error(error, visited[-1]))
 
-    def admitted(self, answer: Answer) -> Answer:
+    def revalidate(self, response: CachedResponse) -> CachedResponse:
         """Return an answer that was kept, or a failure where other settings had allowed it."""
-        if any(self.blocklist.blocks(url) for url in answer.way):
-            return Answer(failure=BLOCKED)
-        for url in map(httpx.URL, answer.inside):
-            if not is_allowed(url, self.allow):
-                return Answer(failure=_not_public(url))
-        if len(answer.content) > self.most_bytes:
-            return Answer(failure=self._too_large)
-        return answer
+        if any(self.blocklist.is_blocked(url) for url in response.way):
+            return CachedResponse(failure=BLOCKED_MESSAGE)
+        for url in map(httpx.URL, response.inside):
+            if not is_allowed(url, self.allowed_hosts):
+                return CachedResponse(failure=_make_non_public_message(url))
+        if len(response.content) > self.max_bytes:
+            return CachedResponse(failure=self._too_large_message)
+        return response
 
     @property
-    def _too_large(self) -> str:
-        return f"The page is larger than {self.most_bytes / 2**20:g} MiB, so it was not read."
+    def _too_large_message(self) -> str:
+        return f"The page is larger than {self.max_bytes / 2**20:g} MiB, so it was not read."
 
-    def _refuse(self, url: httpx.URL, way: list[httpx.URL]) -> None:
-        if len(way) > self.redirects:
-            raise ToolError(f"The page redirects more than {self.redirects} times.")
-        check_url(url, str(url))
-        if self.blocklist.blocks(str(url)):
-            raise ToolError(BLOCKED)
+    def _require_fetchable(self, url: httpx.URL, visited: list[httpx.URL]) -> None:
+        if len(visited) > self.max_redirects:
+            raise ToolError(f"The page redirects more than {self.max_redirects} times.")
+        require_web_url(url, str(url))
+        if self.blocklist.is_blocked(str(url)):
+            raise ToolError(BLOCKED_MESSAGE)
 
-    async def _once(self, client: httpx.AsyncClient, url: httpx.URL) -> Answer | httpx.URL:
+    async def _fetch_once(
+        self, client: httpx.AsyncClient, url: httpx.URL
+    ) -> CachedResponse | httpx.URL:
         """Get once the page at an address, or the address that it redirects to."""
         async with client.stream("GET", url) as response:
-            location = response.extensions.get(_LOCATION)
+            location = response.extensions.get(_LOCATION_EXTENSION)
             if response.status_code in _REDIRECTS and location is not None:
-                return _redirected(url, location)
+                return _resolve_redirect(url, location)
             if response.status_code in (404, 410):
                 raise ToolError(f"There is no such page (status {response.status_code}).")
             if response.status_code != 200:
                 raise ToolError(f"The server refused the page (status {response.status_code}).")
-            content = await self._content(response)
-        return Answer(status=200, kind=response.headers.get("content-type", ""), content=content)
+            content = await self._read_content(response)
+        return CachedResponse(
+            status=200, kind=response.headers.get("content-type", ""), content=content
+        )
 
-    async def _content(self, response: httpx.Response) -> bytes:
+    async def _read_content(self, response: httpx.Response) -> bytes:
         """Read the body and unpack it piece by piece, up to the limit."""
         content = bytearray()
-        async for piece in unpacked(response):
-            content += piece
-            if len(content) > self.most_bytes:
-                raise ToolError(self._too_large)
+        async for chunk in decompress_response(response):
+            content += chunk
+            if len(content) > self.max_bytes:
+                raise ToolError(self._too_large_message)
         return bytes(content)
 
 
-async def _take_location(response: httpx.Response) -> None:
+async def _move_location(response: httpx.Response) -> None:
     """Keep a redirection from httpx, which makes a request of it at once and fails at addresses
-    that only `_redirected` has a sentence for."""
-    response.extensions[_LOCATION] = response.headers.pop("location", None)
+    that only `_resolve_redirect` has a sentence for."""
+    response.extensions[_LOCATION_EXTENSION] = response.headers.pop("location", None)
 
 
-def _redirected(url: httpx.URL, location: str) -> httpx.URL:
+def _resolve_redirect(url: httpx.URL, location: str) -> httpx.URL:
     try:
         return url.join(location).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError) as error:
         raise ToolError(
-            f"The page redirects to '{location[:100]}', which is no address of a web page."
+            f"The page redirects to '{location[:100]}', which is not an address of a web page."
         ) from error
 
 
-def whole_characters(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """Return a text without halves of characters, which JSON can hold and no request can."""
     return text.encode(errors="replace").decode()
 
 
 def parse_url(text: str) -> httpx.URL:
     """Parse the address that a model wrote, without its fragment. Raises ToolError for none."""
-    text = whole_characters(text).strip()
+    text = replace_lone_surrogates(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError) as error:
-        raise ToolError(_no_address(text)) from error
-    check_url(url, text)
+        raise ToolError(_make_bad_url_message(text)) from error
+    require_web_url(url, text)
     return url
 
 
-def check_url(url: httpx.URL, text: str) -> None:
+def require_web_url(url: httpx.URL, text: str) -> None:
     """Raise ToolError for an address, written as `text`, that is none of a page of the web."""
     if url.scheme not in ("http", "https") or not url.host:
-        raise ToolError(_no_address(text))
+        raise ToolError(_make_bad_url_message(text))
     if url.userinfo:
         raise ToolError("Addresses with a name and a password are not read.")
 
 
-def _no_address(text: str) -> str:
-    return f"'{text[:100]}' is no address of a web page; it begins with http:// or https://."
+def _make_bad_url_message(text: str) -> str:
+    return f"'{text[:100]}' is not an address of a web page; it begins with http:// or https://."
 
 
-def _not_public(url: httpx.URL) -> str:
+def _make_non_public_message(url: httpx.URL) -> str:
     return f"{url.host} is not on the public internet, so it was not asked."
 
 
-def _reason(error: httpx.HTTPError, url: httpx.URL) -> str:
+def _describe_error(error: httpx.HTTPError, url: httpx.URL) -> str:
     match error:
-        case NotPublic():
-            return _not_public(url)
+        case NonPublicAddressError():
+            return _make_non_public_message(url)
         case httpx.ConnectError():
             return f"{url.host} cannot be reached."
         case httpx.DecodingError():

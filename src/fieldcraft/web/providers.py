@@ -16,12 +16,12 @@ from typing import Any, Literal, Protocol
 import httpx
 from pydantic import BaseModel, Field
 
-_MOST_SNIPPET = 600  # characters
+_MAX_SNIPPET_CHARACTERS = 600  # characters
 _TAG = re.compile(r"</?(?:b|strong|em|mark)>")  # around the words that were found
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SearchRequest:
     """One HTTP request. `headers` may hold a key, the others may not."""
 
     method: str
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """One result: plain text in one line each. `url` may be empty."""
 
     title: str
@@ -39,29 +39,41 @@ class Result:
     snippet: str
 
 
-class Provider(Protocol):
+class SearchProvider(Protocol):
     """A search engine: two pure functions, where it is, and where its key is."""
 
     url: str  # without a path of its own: "" for an engine that each user runs
     key_env: str  # the environment variable of its key; "" for an engine without
 
-    def request(self, url: str, key: str, query: str, count: int) -> Request:
+    def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
         """Return the request that asks the engine at `url` for `count` results."""
         ...
 
-    def results(self, content: bytes) -> list[Result]:
+    def parse_results(self, content: bytes) -> list[SearchResult]:
         """Return the results of an answer. Raises ValueError for another answer."""
         ...
 
 
-def _line(text: str) -> str:
+def _clean_line(text: str) -> str:
     """Return a text of a search engine as plain text in one line."""
     return " ".join(html.unescape(_TAG.sub("", text)).split())
 
 
-def make_result(title: str, url: str, snippet: str) -> Result:
+def make_result(title: str, url: str, snippet: str) -> SearchResult:
     """Make a result from the texts of an engine; a long snippet is cut."""
-    return Result(_line(title), "".join(url.split()), _line(snippet)[:_MOST_SNIPPET])
+    return SearchResult(
+        _clean_line(title), "".join(url.split()), _clean_line(snippet)[:_MAX_SNIPPET_CHARACTERS]
+    )
+
+
+class _SerperHit(BaseModel):
+    title: str = ""
+    link: str
+    snippet: str = ""
+
+
+class _SerperResponse(BaseModel):
+    organic: list[_SerperHit]
 
 
 class Serper:
@@ -70,20 +82,24 @@ class Serper:
     url = "https://google.serper.dev"
     key_env = "SERPER_API_KEY"
 
-    class _Hit(BaseModel):
-        title: str = ""
-        link: str
-        snippet: str = ""
+    def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
+        return SearchRequest(
+            "POST", f"{url}/search", {"X-API-KEY": key}, {"q": query, "num": count}
+        )
 
-    class _Body(BaseModel):
-        organic: list[Serper._Hit]
-
-    def request(self, url: str, key: str, query: str, count: int) -> Request:
-        return Request("POST", f"{url}/search", {"X-API-KEY": key}, {"q": query, "num": count})
-
-    def results(self, content: bytes) -> list[Result]:
-        hits = self._Body.model_validate_json(content).organic
+    def parse_results(self, content: bytes) -> list[SearchResult]:
+        hits = _SerperResponse.model_validate_json(content).organic
         return [make_result(hit.title, hit.link, hit.snippet) for hit in hits]
+
+
+class _TavilyHit(BaseModel):
+    title: str = ""
+    url: str
+    content: str = ""
+
+
+class _TavilyResponse(BaseModel):
+    results: list[_TavilyHit]
 
 
 class Tavily:
@@ -92,21 +108,30 @@ class Tavily:
     url = "https://api.tavily.com"
     key_env = "TAVILY_API_KEY"
 
-    class _Hit(BaseModel):
-        title: str = ""
-        url: str
-        content: str = ""
-
-    class _Body(BaseModel):
-        results: list[Tavily._Hit]
-
-    def request(self, url: str, key: str, query: str, count: int) -> Request:
+    def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
         headers = {"Authorization": f"Bearer {key}"}
-        return Request("POST", f"{url}/search", headers, {"query": query, "max_results": count})
+        return SearchRequest(
+            "POST", f"{url}/search", headers, {"query": query, "max_results": count}
+        )
 
-    def results(self, content: bytes) -> list[Result]:
-        hits = self._Body.model_validate_json(content).results
+    def parse_results(self, content: bytes) -> list[SearchResult]:
+        hits = _TavilyResponse.model_validate_json(content).results
         return [make_result(hit.title, hit.url, hit.content) for hit in hits]
+
+
+class _BraveHit(BaseModel):
+    title: str = ""
+    url: str
+    description: str = ""
+
+
+class _BraveWeb(BaseModel):
+    results: list[_BraveHit] = Field(default_factory=list)
+
+
+class _BraveResponse(BaseModel):
+    type: Literal["search"]
+    web: _BraveWeb | None = None
 
 
 class Brave:
@@ -115,26 +140,24 @@ class Brave:
     url = "https://api.search.brave.com"
     key_env = "BRAVE_API_KEY"
 
-    class _Hit(BaseModel):
-        title: str = ""
-        url: str
-        description: str = ""
-
-    class _Web(BaseModel):
-        results: list[Brave._Hit] = Field(default_factory=list)
-
-    class _Body(BaseModel):
-        type: Literal["search"]
-        web: Brave._Web | None = None
-
-    def request(self, url: str, key: str, query: str, count: int) -> Request:
-        asked = httpx.URL(f"{url}/res/v1/web/search", params={"q": query, "count": count})
+    def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
+        search_url = httpx.URL(f"{url}/res/v1/web/search", params={"q": query, "count": count})
         headers = {"X-Subscription-Token": key, "Accept": "application/json"}
-        return Request("GET", str(asked), headers)
+        return SearchRequest("GET", str(search_url), headers)
 
-    def results(self, content: bytes) -> list[Result]:
-        web = self._Body.model_validate_json(content).web
+    def parse_results(self, content: bytes) -> list[SearchResult]:
+        web = _BraveResponse.model_validate_json(content).web
         return [make_result(h.title, h.url, h.description) for h in (web.results if web else [])]
+
+
+class _SearXNGHit(BaseModel):
+    title: str = ""
+    url: str
+    content: str | None = None
+
+
+class _SearXNGResponse(BaseModel):
+    results: list[_SearXNGHit]
 
 
 class SearXNG:
@@ -143,24 +166,16 @@ class SearXNG:
     url = ""
     key_env = ""
 
-    class _Hit(BaseModel):
-        title: str = ""
-        url: str
-        content: str | None = None
+    def build_request(self, url: str, key: str, query: str, count: int) -> SearchRequest:
+        search_url = httpx.URL(f"{url}/search", params={"q": query, "format": "json"})
+        return SearchRequest("GET", str(search_url))
 
-    class _Body(BaseModel):
-        results: list[SearXNG._Hit]
-
-    def request(self, url: str, key: str, query: str, count: int) -> Request:
-        asked = httpx.URL(f"{url}/search", params={"q": query, "format": "json"})
-        return Request("GET", str(asked))
-
-    def results(self, content: bytes) -> list[Result]:
-        hits = self._Body.model_validate_json(content).results
+    def parse_results(self, content: bytes) -> list[SearchResult]:
+        hits = _SearXNGResponse.model_validate_json(content).results
         return [make_result(hit.title, hit.url, hit.content or "") for hit in hits]
 
 
-PROVIDERS: Mapping[str, Provider] = {
+PROVIDERS: Mapping[str, SearchProvider] = {
     "serper": Serper(),
     "tavily": Tavily(),
     "brave": Brave(),

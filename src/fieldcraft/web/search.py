@@ -13,79 +13,91 @@ import httpx
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.config.addresses import shown_address
-from fieldcraft.records.waits import waiting
+from fieldcraft.config.url_secrets import mask_secrets
+from fieldcraft.records.waits import report_wait
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.http import NO_SITES, LimitedClient, Sites
+from fieldcraft.tools.http import NO_SITES, InProcessSites, LimitedHttpClient
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import NO_RESULT
-from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
-from fieldcraft.web.addresses import certificates
-from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
-from fieldcraft.web.fetch import whole_characters
-from fieldcraft.web.gate import HostGate, host_gate
-from fieldcraft.web.kept import Answer, Asked, Kept, NotKept, open_kept
-from fieldcraft.web.providers import PROVIDERS, Provider, Request, Result, make_result
+from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
+from fieldcraft.web.addresses import make_ssl_context
+from fieldcraft.web.blocking import BENCHMARK_PATTERNS, Blocklist, has_canary
+from fieldcraft.web.fetch import replace_lone_surrogates
+from fieldcraft.web.providers import (
+    PROVIDERS,
+    SearchProvider,
+    SearchRequest,
+    SearchResult,
+    make_result,
+)
+from fieldcraft.web.rate_limit import HostRateLimiter, get_rate_limiter
+from fieldcraft.web.response_cache import (
+    CachedResponse,
+    NoCache,
+    RequestKey,
+    ResponseCache,
+    open_response_cache,
+)
 
-REPEATED = (
+ALREADY_SEARCHED_MESSAGE = (
     "You have already searched for this, and its results are above. Search for something else, read"
     " a page, or answer."
 )
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
-_BUSY = (429, 500, 502, 503, 504)
-_OF_THE_QUERY = (400, 413, 414, 422)
-_OF_THE_KEY = (401, 403)
+_MIN_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.2, 5.0
+_BUSY_STATUSES = (429, 500, 502, 503, 504)
+_QUERY_ERROR_STATUSES = (400, 413, 414, 422)
+_KEY_ERROR_STATUSES = (401, 403)
 
-Find = Callable[[str], Awaitable[list[Result]]]
+SearchFunction = Callable[[str], Awaitable[list[SearchResult]]]
 
 
 class WebSearchTool:
     """`types.StatefulTool`: each rollout is told what it has already searched for."""
 
-    def __init__(self, find: Find, blocklist: Blocklist, topk: int) -> None:
-        self._find = find
+    def __init__(self, search: SearchFunction, blocklist: Blocklist, topk: int) -> None:
+        self._search = search
         self._blocklist = blocklist
         self._topk = topk
-        self._described = FunctionTool(self._function(set()))
+        self._described = FunctionTool(self._make_function(set()))
         self.name: str = self._described.name
         self.schema: dict[str, Any] = self._described.schema
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """Open the tool of one rollout."""
-        yield self._described.running(self._function(set()))
+        yield self._described.with_function(self._make_function(set()))
 
-    def _function(self, seen: set[str]) -> Callable[[str], Awaitable[str]]:
+    def _make_function(self, seen: set[str]) -> Callable[[str], Awaitable[str]]:
         async def web_search(query: str) -> str:
             """Search the web; returns numbered results with title, address and a few words.
 
             Args:
                 query: what to look for, in a few words.
             """
-            query = whole_characters(query)
-            same = " ".join(query.casefold().split())
-            if not same:
+            query = replace_lone_surrogates(query)
+            normalised_query = " ".join(query.casefold().split())
+            if not normalised_query:
                 raise ToolError("The query is empty.")
-            if same in seen:
-                return REPEATED
-            text = format_results(self._shown(await self._find(query)))
-            seen.add(same)
+            if normalised_query in seen:
+                return ALREADY_SEARCHED_MESSAGE
+            text = format_results(self._filter_visible(await self._search(query)))
+            seen.add(normalised_query)
             return text
 
         return web_search
 
-    def _shown(self, results: Sequence[Result]) -> list[Result]:
+    def _filter_visible(self, results: Sequence[SearchResult]) -> list[SearchResult]:
         """Return the results that an agent may see."""
-        shown = (
+        visible = (
             result
             for result in results
-            if not self._blocklist.blocks(result.url)
+            if not self._blocklist.is_blocked(result.url)
             and not has_canary(f"{result.title} {result.snippet}")
         )
-        return list(shown)[: self._topk]
+        return list(visible)[: self._topk]
 
 
-def format_results(results: Sequence[Result]) -> str:
+def format_results(results: Sequence[SearchResult]) -> str:
     """Format results as the model reads them: number and title, address and snippet in a line
     each."""
     if not results:
@@ -97,90 +109,92 @@ def format_results(results: Sequence[Result]) -> str:
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A search engine behind its interface. `seconds` are for each attempt, `proxied` asks by the
-    proxy of the environment, `sites` are in this process."""
+class WebSearchEngine:
+    """A search engine behind its interface. `timeout_seconds` are for each attempt, `use_proxy`
+    asks by the proxy of the environment, `sites` are in this process."""
 
-    provider: Provider
+    provider: SearchProvider
     url: str
     key_env: str
     topk: int
-    seconds: float
+    timeout_seconds: float
     retries: int
-    proxied: bool
-    gate: HostGate
-    kept: Kept | NotKept
-    sites: Sites
+    use_proxy: bool
+    rate_limiter: HostRateLimiter
+    cache: ResponseCache | NoCache
+    sites: InProcessSites
 
-    async def find(self, query: str) -> list[Result]:
+    async def search(self, query: str) -> list[SearchResult]:
         """Find the results for a query.
 
         Raises:
-            ToolUnavailable: no answer after all attempts.
+            ToolUnavailableError: no answer after all attempts.
             ToolError: the engine refuses the query.
             UserError: the engine refuses the key; a replay has no answer.
         """
-        request = self.provider.request(self.url, self._key, query, self.topk)
-        asked = Asked(request.method, request.url, request.body)
-        answer = await self.kept.answer(asked, lambda: self._ask(request))
+        request = self.provider.build_request(self.url, self._key, query, self.topk)
+        request_key = RequestKey(request.method, request.url, request.body)
+        response = await self.cache.get_or_fetch(request_key, lambda: self._request(request))
         try:
-            return self.provider.results(answer.required().content)
+            return self.provider.parse_results(response.raise_for_failure().content)
         except ValueError as error:
-            raise ToolUnavailable("The search engine's answer cannot be read.") from error
+            raise ToolUnavailableError("The search engine's answer cannot be read.") from error
 
     @property
     def _key(self) -> str:
         return os.environ.get(self.key_env, "") if self.key_env else ""
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _request(self, request: SearchRequest) -> CachedResponse:
         attempts = AsyncRetrying(
             stop=stop_after_attempt(1 + self.retries),
-            wait=wait_exponential(_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
-            retry=retry_if_exception(_may_pass),
+            wait=wait_exponential(_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
+            retry=retry_if_exception(_is_retryable),
             reraise=True,
         )
         try:
-            with waiting("a search of the web", f"its engine at {httpx.URL(request.url).host}"):
+            with report_wait("a search of the web", f"its engine at {httpx.URL(request.url).host}"):
                 response: httpx.Response = await attempts(self._send, request)
         except httpx.HTTPStatusError as error:
-            return self._refusal(error.response.status_code)
+            return self._make_refusal(error.response.status_code)
         except httpx.HTTPError:
-            return Answer(failure="The search engine does not answer.", unavailable=True)
-        return Answer(status=response.status_code, content=response.content)
+            return CachedResponse(failure="The search engine does not answer.", unavailable=True)
+        return CachedResponse(status=response.status_code, content=response.content)
 
-    async def _send(self, request: Request) -> httpx.Response:
-        client = LimitedClient(
-            self.seconds,
-            verify=certificates(),
-            trust_env=self.proxied,
+    async def _send(self, request: SearchRequest) -> httpx.Response:
+        client = LimitedHttpClient(
+            self.timeout_seconds,
+            verify=make_ssl_context(),
+            trust_env=self.use_proxy,
             mounts=dict(self.sites),
         )
-        async with self.gate.turn(httpx.URL(request.url).host), client:
+        async with self.rate_limiter.slot(httpx.URL(request.url).host), client:
             response = await client.request(
                 request.method, request.url, headers=dict(request.headers), json=request.body
             )
         response.raise_for_status()
         return response
 
-    def _refusal(self, status: int) -> Answer:
-        if status in _OF_THE_KEY:
+    def _make_refusal(self, status: int) -> CachedResponse:
+        if status in _KEY_ERROR_STATUSES:
             advice = (
                 f"set {self.key_env} to a valid key" if self.key_env else "allow the format json"
             )
             raise UserError(f"{self.url} refuses to search (status {status}): {advice}.")
-        if status in _OF_THE_QUERY:
-            return Answer(failure=f"The search engine refuses the query (status {status}).")
-        return Answer(failure=f"The search engine failed with status {status}.", unavailable=True)
+        if status in _QUERY_ERROR_STATUSES:
+            return CachedResponse(failure=f"The search engine refuses the query (status {status}).")
+        return CachedResponse(
+            failure=f"The search engine failed with status {status}.", unavailable=True
+        )
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in _BUSY
+        return error.response.status_code in _BUSY_STATUSES
     return isinstance(error, httpx.TransportError)
 
 
-class LocalIndex:
+class LocalSearchIndex:
     """An index folder as a search engine; it answers in the event loop, as the tool `search`. The
     address of a passage is its id, if that is one."""
 
@@ -189,7 +203,7 @@ class LocalIndex:
         self._index = SearchIndex.load(folder)
         self._topk = topk
 
-    async def find(self, query: str) -> list[Result]:
+    async def search(self, query: str) -> list[SearchResult]:
         return [
             make_result(
                 passage.title,
@@ -215,7 +229,7 @@ def make_web_search(
     cache_hours: PositiveFloat = 24.0,
     record: Path | None = None,
     replay: Path | None = None,
-    sites: Sites = NO_SITES,
+    sites: InProcessSites = NO_SITES,
 ) -> WebSearchTool:
     """Make the tool that a recipe names `web_search`.
 
@@ -239,37 +253,37 @@ def make_web_search(
     Raises:
         UserError: the settings do not fit together, or the key is not set.
     """
-    blocklist = Blocklist([*BENCHMARKS, *block])
+    blocklist = Blocklist([*BENCHMARK_PATTERNS, *block])
     if (provider == "index") != (index is not None):
         raise UserError(
             "the tool web_search needs both 'provider: index' and 'index: FOLDER' to search an"
             " index, and neither for a search engine."
         )
     if index is not None:
-        return WebSearchTool(LocalIndex(index, topk).find, blocklist, topk)
-    chosen = PROVIDERS[provider]
-    key_env = api_key_env or chosen.key_env
+        return WebSearchTool(LocalSearchIndex(index, topk).search, blocklist, topk)
+    search_provider = PROVIDERS[provider]
+    key_env = api_key_env or search_provider.key_env
     if key_env and replay is None and not os.environ.get(key_env):
         raise UserError(
             f"the tool web_search has no key for {provider}: set the environment variable"
             f" {key_env}, or name another one in 'api_key_env'."
         )
-    engine = Engine(
-        provider=chosen,
-        url=_server(url or chosen.url, provider),
+    engine = WebSearchEngine(
+        provider=search_provider,
+        url=_require_server_url(url or search_provider.url, provider),
         key_env=key_env,
         topk=topk,
-        seconds=seconds,
+        timeout_seconds=seconds,
         retries=retries,
-        proxied=url is None,  # a server of one's own stands inside; a proxy would not find it
-        gate=host_gate(concurrent, interval_seconds),
-        kept=open_kept(cache, cache_hours, record, replay),
+        use_proxy=url is None,  # a server of one's own stands inside; a proxy would not find it
+        rate_limiter=get_rate_limiter(concurrent, interval_seconds),
+        cache=open_response_cache(cache, cache_hours, record, replay),
         sites=sites,
     )
-    return WebSearchTool(engine.find, blocklist, topk)
+    return WebSearchTool(engine.search, blocklist, topk)
 
 
-def _server(url: str, provider: str) -> str:
+def _require_server_url(url: str, provider: str) -> str:
     if not url:
         raise UserError(
             f"the tool web_search needs the url of a {provider} server: add 'url: http://HOST:PORT'"
@@ -279,9 +293,9 @@ def _server(url: str, provider: str) -> str:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UserError(
-            f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+            f"'{mask_secrets(url)}' is not a url ({error}); write http://HOST:PORT."
         ) from error
     if address.scheme not in ("http", "https") or not address.host or address.userinfo:
-        shown = shown_address(url)
-        raise UserError(f"'{shown}' is no url of a search engine; write http://HOST:PORT.")
+        masked_url = mask_secrets(url)
+        raise UserError(f"'{masked_url}' is not a url of a search engine; write http://HOST:PORT.")
     return url.rstrip("/").removesuffix("/search")

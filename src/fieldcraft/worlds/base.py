@@ -13,21 +13,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import Kind, find
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import ComponentKind, resolve
 from fieldcraft.types import (
-    Action,
     Answer,
-    Call,
+    CallRecord,
+    DemoStep,
     Dialect,
-    Step,
     Task,
     Thought,
+    ToolCall,
     Trajectory,
     UserError,
 )
 
-Schemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates take them
+JsonSchemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates take them
 TrajectoryPair = tuple[Trajectory, Trajectory]  # chosen, rejected
 
 
@@ -42,9 +42,9 @@ class World(ABC):
     # questions that no training asks, which is checked before a run
     splits: ClassVar[Mapping[str, str]]
     datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
-    toolless: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
+    toolless_datasets: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
-    synthesised: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
+    synthesis_kinds: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
     site: str | None = None  # the address of its passages as a web site, if they are one in a run
     snippet_parts: int | None = None  # of a passage that a search of the site shows, see `snippet`
 
@@ -73,24 +73,27 @@ class World(ABC):
 
     @abstractmethod
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        """Return the set `data`, one of `datasets`: at most `count` trajectories, None for all of
-        it."""
+        """Return the set `dataset`, one of `datasets`: at most `count` trajectories, None for all
+        of it."""
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        """Return the set `data` as questions and the steps that answer them, which filters look at.
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        """Return the set `dataset` as questions and the steps that answer them, which filters look
+        at.
 
         Raises UserError for a set whose examples are no such steps.
         """
-        raise UserError(f"the world cannot filter its data set '{data}': remove filters.")
+        raise UserError(
+            f"the world does not support filters for its dataset '{dataset}': remove filters."
+        )
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[TrajectoryPair]:
-        """Return the set `data`, one of `pair_sets`: at most `count` pairs, None for all of it.
+        """Return the set `dataset`, one of `pair_sets`: at most `count` pairs, None for all of it.
 
         Both sides of a pair share their segments but for the last one, which is compared.
         """
@@ -101,40 +104,42 @@ class World(ABC):
         none in a world that knows what its models were taught. A run asks them first of all."""
         return []
 
-    def knowing(self, rates: Mapping[str, float]) -> World:
+    def with_probe_rates(self, rates: Mapping[str, float]) -> World:
         """Return the same world for a model of which the share of right answers to each probe is
         known. `rates` is by the ids of the probes."""
         return self
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> WorldOracle:
         """Oracle that knows the best way to answer. Raises UserError if the world has no oracle."""
-        raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
+        raise UserError("the world has no oracle: set teacher.model to use a model as the teacher.")
 
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return the chain of a team of scripted agents that answers a question. It may make
         mistakes, and repairs them. Raises UserError if the world has no such team."""
-        raise UserError("the world has no team: set teacher.model to have models in its seats.")
+        raise UserError(
+            "the world has no scripted team: set teacher.model to use models as team members."
+        )
 
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return the chain of one scripted agent that answers a question, with the mistakes of the
         team and nobody who sees them. Raises UserError if the world has none."""
-        raise UserError("the world has no agent: set teacher.model to have a model as one.")
+        raise UserError("the world has no scripted agent: set teacher.model to use a model.")
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
-        """Make a harder question of a kind, one of `synthesised`; None where a try finds none.
+        """Make a harder question of a kind, one of `synthesis_kinds`; None where a try finds none.
 
         `depth` asks for something about the answer of `task`; the others join questions of their
         own, that stand for themselves. `meta["known"]` says whether the model was taught the facts.
         """
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
-    def told_answer(self, task: Task) -> str | None:
+    def answer_from_passages(self, task: Task) -> str | None:
         """Return the answer of a synthesised question as the passages tell it, None where they do
         not. Only what is read is used, nothing that the question's maker knew."""
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
-    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts | None:
         """Judge each simulated call by the truth of the world, without calling any tool; None if
         the world cannot tell what is true.
 
@@ -155,7 +160,7 @@ class World(ABC):
         """The syllables of names; empty if names are ordinary words."""
         return ()
 
-    def reduced(self) -> World:
+    def small_copy(self) -> World:
         """Return a smaller world that is made faster, so that `check` can look at examples of
         it."""
         return self
@@ -165,24 +170,24 @@ class World(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class OracleDecision:
     """The same moment seen two ways: after `before`, `chosen` is right and `rejected` is not."""
 
-    before: tuple[Step, ...]
-    chosen: tuple[Step, ...]
-    rejected: tuple[Step, ...]
+    before: tuple[DemoStep, ...]
+    chosen: tuple[DemoStep, ...]
+    rejected: tuple[DemoStep, ...]
 
     @property
-    def acts(self) -> bool:
+    def chooses_tool(self) -> bool:
         """Return whether the chosen way uses a tool."""
-        return any(isinstance(step, Action) for step in self.chosen)
+        return any(isinstance(step, ToolCall) for step in self.chosen)
 
 
-class Oracle(ABC):
+class WorldOracle(ABC):
     """The best way to answer a world's questions for a model that was taught a part of it."""
 
     @abstractmethod
-    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
+    def next_step(self, task: Task, history: Sequence[DemoStep]) -> DemoStep:
         """Return the best step after any beginning, also after mistakes and needless calls; after
         an action it is the observation that the tool returns.
 
@@ -191,33 +196,33 @@ class Oracle(ABC):
         """
 
     @abstractmethod
-    def least_calls(self, task: Task) -> int:
+    def optimal_calls(self, task: Task) -> int:
         """Return the least number of calls after which the model can know the answer."""
 
     @abstractmethod
-    def guess(self, task: Task, rng: random.Random) -> list[Step]:
+    def guess(self, task: Task, rng: random.Random) -> list[DemoStep]:
         """Return an attempt without tools. It guesses what the model was not taught."""
 
     @abstractmethod
-    def decisions(self, task: Task, rng: random.Random) -> Iterable[Decision]:
+    def decisions(self, task: Task, rng: random.Random) -> Iterable[OracleDecision]:
         """Return the decisions on the way to the answer, each with a wrong alternative."""
 
-    def demonstration(self, task: Task) -> list[Step]:
+    def demonstration(self, task: Task) -> list[DemoStep]:
         """Return the best way from the question to the answer."""
-        steps: list[Step] = []
+        steps: list[DemoStep] = []
         while not steps or not isinstance(steps[-1], Answer):
             steps.append(self.next_step(task, steps))
         return merge_thoughts(steps)
 
 
-def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
+def merge_thoughts(steps: Iterable[DemoStep]) -> list[DemoStep]:
     """Return the thoughts of one role that follow one another as one thought, its sentences
     separated by a space."""
-    merged: list[Step] = []
+    merged: list[DemoStep] = []
     for step in steps:
         match [*merged[-1:], step]:
-            case [Thought(begun, role), Thought(ended, other)] if role == other:
-                merged[-1] = Thought(f"{begun} {ended}", role)
+            case [Thought(first_text, role), Thought(second_text, other)] if role == other:
+                merged[-1] = Thought(f"{first_text} {second_text}", role)
             case _:
                 merged.append(step)
     return merged
@@ -227,7 +232,7 @@ def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SimulationVerdict:
     """The verdict on one simulated observation. None means that something cannot be told.
 
     `holds`: it says what the step needed, as the real one would. `contradicts`: it states a known
@@ -242,10 +247,12 @@ class Verdict:
     taught: bool | None = None
 
 
-Verdicts = list[Verdict | None]  # None: a call whose real observation cannot be told
+SimulationVerdicts = list[
+    SimulationVerdict | None
+]  # None: a call whose real observation cannot be told
 
 
-def simulated_calls(trajectory: Trajectory) -> list[Call]:
+def get_simulated_calls(trajectory: Trajectory) -> list[CallRecord]:
     """Return the calls whose observations a simulator wrote, in their order."""
     return [call for call in trajectory.calls if call.simulated]
 
@@ -256,5 +263,7 @@ def simulated_calls(trajectory: Trajectory) -> list[Call]:
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
     """Make the world of a recipe. Raises UserError for an unknown name, and for settings that it
     cannot be made from."""
-    world: World = make_part(Kind.WORLD, name, find(Kind.WORLD, name), settings, {"seed": seed})
+    world: World = instantiate(
+        ComponentKind.WORLD, name, resolve(ComponentKind.WORLD, name), settings, {"seed": seed}
+    )
     return world

@@ -13,64 +13,71 @@ from urllib.parse import quote, unquote
 
 # One in so many, by a hash of the title, so that a site is the same each time.
 MOVED_ONE_IN, GONE_ONE_IN, SLOW_ONE_IN = 5, 7, 11
-ORDERS = "Notes for agents"  # the title of the page that gives orders
+ORDERS_TITLE = "Notes for agents"  # the title of the page that gives orders
 SNIPPET_ONE_IN = 4  # of the characters of a page
 COMMA = ", "
-MORE = " …"  # ends a snippet of a longer text
+ELLIPSIS = " …"  # ends a snippet of a longer text
 # Extractors take very short texts for no text, and read what surrounds them, too.
-CLOSING = "This page is a part of the encyclopedia of one world."
+CLOSING_TEXT = "This page is a part of the encyclopedia of one world."
 
 
-def site_address(text: str) -> str:
+def validate_site_address(text: str) -> str:
     """Return the address of a site as it is. Raises ValueError for what is none, or has a path."""
     if re.fullmatch(r"http://[a-z0-9.-]+", text) is None:
         raise ValueError("write http:// and a name in small letters, as in http://site")
     return text
 
 
-def address(site: str, title: str, folder: str = "wiki") -> str:
+def make_page_url(site: str, title: str, folder: str = "wiki") -> str:
     """Return where the page of a title is on a site. The folder `moved` is where it was before;
     that address leads there, too."""
-    return f"{site}/{folder}/{quote(slug(title))}"
+    return f"{site}/{folder}/{quote(make_slug(title))}"
 
 
-def place_of(site: str, url: str) -> str | None:
+def parse_page_title(site: str, url: str) -> str | None:
     """Return the title of the page that an address leads to, None for an address that is no
     page's."""
     for folder in ("wiki", "moved"):
-        before = f"{site}/{folder}/"
-        if url.startswith(before):
-            return unquote(url.removeprefix(before)).replace("_", " ")
+        prefix = f"{site}/{folder}/"
+        if url.startswith(prefix):
+            return unquote(url.removeprefix(prefix)).replace("_", " ")
     return None
 
 
-def links_of(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
+def make_links(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the links of a page, as words and address, to the titles `others` that its text
     names."""
     for other in others:
-        yield other, address(site, other, "moved" if _one_in(MOVED_ONE_IN, other) else "wiki")
-    if _one_in(GONE_ONE_IN, title):
-        yield f"Old page about {title}", address(site, title, "archive")
+        yield (
+            other,
+            make_page_url(site, other, "moved" if _is_sampled(MOVED_ONE_IN, other) else "wiki"),
+        )
+    if _is_sampled(GONE_ONE_IN, title):
+        yield f"Old page about {title}", make_page_url(site, title, "archive")
     if is_slow(title):
-        yield ORDERS, address(site, ORDERS)
+        yield ORDERS_TITLE, make_page_url(site, ORDERS_TITLE)
     yield "All pages", f"{site}/"
 
 
-def snippet(text: str, parts: int | None = None) -> str:
+def make_snippet(text: str, num_parts: int | None = None) -> str:
     """Return the beginning of a text, as a search shows it: so many of its parts between commas, or
     where no number is given a quarter of its characters."""
-    if parts is None:
-        return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=MORE)
-    shown = text.split(COMMA)[:parts]
-    return text if len(shown) == len(text.split(COMMA)) else COMMA.join(shown) + MORE
+    if num_parts is None:
+        return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=ELLIPSIS)
+    visible_parts = text.split(COMMA)[:num_parts]
+    return (
+        text
+        if len(visible_parts) == len(text.split(COMMA))
+        else COMMA.join(visible_parts) + ELLIPSIS
+    )
 
 
-def text_of(text: str) -> str:
+def make_page_text(text: str) -> str:
     """Return the text of a page about a passage, as an extractor reads it."""
-    return f"{text}\n{CLOSING}"
+    return f"{text}\n{CLOSING_TEXT}"
 
 
-def slug(title: str) -> str:
+def make_slug(title: str) -> str:
     """Return a title as addresses have it."""
     return title.replace(" ", "_")
 
@@ -78,8 +85,8 @@ def slug(title: str) -> str:
 def is_slow(title: str) -> bool:
     """Return whether the page of a title takes long to answer. Such pages link to the one with
     orders."""
-    return _one_in(SLOW_ONE_IN, title)
+    return _is_sampled(SLOW_ONE_IN, title)
 
 
-def _one_in(count: int, title: str) -> bool:
+def _is_sampled(count: int, title: str) -> bool:
     return zlib.crc32(title.encode()) % count == 0

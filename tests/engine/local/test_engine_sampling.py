@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from fieldcraft.engine.local.sampling import sample, uniforms
+from fieldcraft.engine.local.sampling import draw_uniforms, sample_tokens
 
 
 def draw(logits: list[list[float]], temperatures: list[float], points: list[float]):
-    return sample(torch.tensor(logits), torch.tensor(temperatures), torch.tensor(points))
+    return sample_tokens(torch.tensor(logits), torch.tensor(temperatures), torch.tensor(points))
 
 
 def test_draws_invert_the_cumulative_distribution() -> None:
@@ -47,7 +47,7 @@ def test_logits_that_are_not_finite_spoil_their_own_row_only(bad: float) -> None
 
 def test_half_precision_is_sampled_in_single() -> None:
     logits = torch.zeros(1, 3, dtype=torch.bfloat16)
-    _, logprobs = sample(logits, torch.ones(1), torch.zeros(1))
+    _, logprobs = sample_tokens(logits, torch.ones(1), torch.zeros(1))
     assert logprobs.tolist() == pytest.approx([-np.log(3)], abs=1e-6)
 
 
@@ -62,13 +62,13 @@ def test_uniforms_are_those_of_splitmix64() -> None:
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
         return ((z ^ (z >> 31)) >> 41) / 2**23
 
-    drawn = uniforms(np.zeros(3, np.uint64), np.array([0, 1, 1000]))
+    drawn = draw_uniforms(np.zeros(3, np.uint64), np.array([0, 1, 1000]))
     assert drawn.tolist() == [reference(0), reference(1), reference(1000)]
 
 
 def test_uniforms_of_neighbouring_seeds_are_unrelated() -> None:
     seeds, counters = np.meshgrid(np.arange(100, dtype=np.uint64), np.arange(1000))
-    drawn = uniforms(seeds.ravel(), counters.ravel()).reshape(1000, 100)
+    drawn = draw_uniforms(seeds.ravel(), counters.ravel()).reshape(1000, 100)
     assert 0 <= drawn.min() < 1e-4
     assert 1 - 1e-4 < drawn.max() < 1
     assert drawn.mean() == pytest.approx(0.5, abs=0.005)

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, plain_logprobs, random_ids, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.sampling import uniforms
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion
+from fieldcraft.engine.local.sampling import draw_uniforms
+from fieldcraft.sampling import Completion, SamplingParams
 
 ROUNDING = 1e-3  # of a probability and of a log-probability, with weights as large as these
 
@@ -29,7 +28,7 @@ def check_alone(model: PreTrainedModel, prompt: list[int], seed: int, got: Compl
     batch may round otherwise, and its log-probability is the plain one."""
     count = len(got.ids)
     logprobs = plain_logprobs(model, prompt, got.ids, 1.0).double()
-    draws = uniforms(np.full(count, seed, np.uint64), len(prompt) + np.arange(count))
+    draws = draw_uniforms(np.full(count, seed, np.uint64), len(prompt) + np.arange(count))
     draws = torch.from_numpy(draws).double()
     at = torch.tensor(got.ids)[:, None]
     chosen = logprobs.gather(1, at)[:, 0]
@@ -64,7 +63,7 @@ def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> N
                 await asyncio.sleep(0)
             seed = 100 * name + i
             prompt = [*texts[source][:kept], *random_ids(new, seed % 3)]
-            completion = await engine.generate(prompt, Sampling(length, seed=seed), str(name))
+            completion = await engine.generate(prompt, SamplingParams(length, seed=seed), str(name))
             done.append((prompt, seed, completion))
             texts[source] = [*prompt, *completion.ids]
             if over:
@@ -80,6 +79,6 @@ def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> N
         check_alone(model, prompt, seed, completion)
     for name in range(len(plans)):
         engine.release(str(name))
-    blocks = engine._rows.blocks
-    assert set(blocks._free) == set(range(blocks.count))
-    assert engine._cache.blocks == blocks.count
+    blocks = engine._sequences.blocks
+    assert set(blocks._free_blocks) == set(range(blocks.num_blocks))
+    assert engine._cache.num_blocks == blocks.num_blocks

@@ -9,27 +9,27 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from engine_parity import PROMPT, TOKENIZER, check, gather
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, UserError
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.types import UserError
 
 
 def test_new_weights_drop_the_cache(engine: LocalEngine) -> None:
-    first = gather(engine.generate(PROMPT, Sampling(4, 0.0), "a"))[0]
+    first = gather(engine.generate(PROMPT, SamplingParams(4, 0.0), "a"))[0]
     engine.model.train()
     with torch.no_grad():
         engine.model.get_input_embeddings().weight.mul_(-1)
-    asyncio.run(engine.publish(1))
+    asyncio.run(engine.update_weights(1))
     history = [*PROMPT, *first.ids, 7]
-    second = gather(engine.generate(history, Sampling(4, 0.0), "a"))[0]
+    second = gather(engine.generate(history, SamplingParams(4, 0.0), "a"))[0]
     assert (first.versions, second.versions) == ([(0, 4)], [(1, 4)])
     assert not engine.model.training
-    assert engine.stats.prefilled == 20 + 25
+    assert engine.stats.prefilled_tokens == 20 + 25
     check(engine, history, second)
 
 
 def test_training_finds_its_own_attention_again(engine: LocalEngine) -> None:
     before = engine.model.config._attn_implementation
-    gather(engine.generate(PROMPT, Sampling(2), "a"))
+    gather(engine.generate(PROMPT, SamplingParams(2), "a"))
     assert engine.model.config._attn_implementation == before
     logits = engine.model(torch.tensor([PROMPT])).logits
     logits.sum().backward()
@@ -38,7 +38,7 @@ def test_training_finds_its_own_attention_again(engine: LocalEngine) -> None:
 
 def test_one_call_of_a_session_at_a_time(engine: LocalEngine) -> None:
     async def run() -> None:
-        calls = [engine.generate(PROMPT, Sampling(3), "a") for _ in range(2)]
+        calls = [engine.generate(PROMPT, SamplingParams(3), "a") for _ in range(2)]
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(results[0], Completion)
         assert isinstance(results[1], RuntimeError)
@@ -49,16 +49,18 @@ def test_one_call_of_a_session_at_a_time(engine: LocalEngine) -> None:
 @pytest.mark.parametrize(
     ("ids", "sampling"),
     [
-        ([400], Sampling(1)),
-        ([-1], Sampling(1)),
-        ([5], Sampling(0)),
-        ([5], Sampling(1, temperature=-1.0)),
-        ([5], Sampling(1, stop=("",))),
+        ([400], SamplingParams(1)),
+        ([-1], SamplingParams(1)),
+        ([5], SamplingParams(0)),
+        ([5], SamplingParams(1, temperature=-1.0)),
+        ([5], SamplingParams(1, stop=("",))),
     ],
 )
-def test_wrong_calls_fail_alone(engine: LocalEngine, ids: list[int], sampling: Sampling) -> None:
+def test_wrong_calls_fail_alone(
+    engine: LocalEngine, ids: list[int], sampling: SamplingParams
+) -> None:
     async def run() -> None:
-        good = asyncio.create_task(engine.generate(PROMPT, Sampling(3), "good"))
+        good = asyncio.create_task(engine.generate(PROMPT, SamplingParams(3), "good"))
         with pytest.raises(ValueError):  # noqa: PT011
             await engine.generate(ids, sampling, "bad")
         assert len((await good).ids) == 3
@@ -74,8 +76,8 @@ def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
 
     async def run() -> list[Completion | BaseException]:
         calls = (
-            engine.generate([*good[:3], 5, 6], Sampling(4, 0.0), "poisoned"),
-            engine.generate(good, Sampling(4, 0.0), "sound"),
+            engine.generate([*good[:3], 5, 6], SamplingParams(4, 0.0), "poisoned"),
+            engine.generate(good, SamplingParams(4, 0.0), "sound"),
         )
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -86,7 +88,7 @@ def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
     # Whoever gets its row next does not meet what was left behind, and nobody copies from it.
     engine.release("sound")
     for name, ids in (("poisoned", [*good[:3], good[9]]), ("other", [*good[:3], *good[:10]])):
-        check(engine, ids, gather(engine.generate(ids, Sampling(4, 0.0), name))[0])
+        check(engine, ids, gather(engine.generate(ids, SamplingParams(4, 0.0), name))[0])
 
 
 def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
@@ -98,13 +100,13 @@ def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
     bad = [*good, 5, *good]  # its first block is complete before the row samples
 
     async def run() -> None:
-        calls = (engine.generate([*bad, 9, 9], Sampling(2), name) for name in "ab")
+        calls = (engine.generate([*bad, 9, 9], SamplingParams(2), name) for name in "ab")
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(error, FloatingPointError)
 
     asyncio.run(run())
-    assert engine._rows.blocks.find(np.array(bad))[1] == 0
-    gather(engine.generate(good, Sampling(1), "takes the blocks"))
+    assert engine._sequences.blocks.match_prefix(np.array(bad))[1] == 0
+    gather(engine.generate(good, SamplingParams(1), "takes the blocks"))
     assert all(torch.isfinite(tensor).all() for tensor in engine._cache._tensors())
 
 
@@ -124,7 +126,7 @@ def test_failed_step_reaches_every_caller(
         raise raised
 
     async def run(names: str) -> list[Completion | BaseException]:
-        calls = (engine.generate(PROMPT, Sampling(4, 0.0), name) for name in names)
+        calls = (engine.generate(PROMPT, SamplingParams(4, 0.0), name) for name in names)
         return await asyncio.gather(*calls, return_exceptions=True)
 
     hook = engine.model.register_forward_pre_hook(fail)
@@ -141,8 +143,8 @@ def test_given_up_calls_free_their_rows(model, give_up: str) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=1)
 
     async def run() -> Completion:
-        running = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "running"))
-        queued = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "queued"))
+        running = asyncio.create_task(engine.generate(PROMPT, SamplingParams(1000), "running"))
+        queued = asyncio.create_task(engine.generate(PROMPT, SamplingParams(1000), "queued"))
         for _ in range(4):
             await asyncio.sleep(0)
         for task, session in ((running, "running"), (queued, "queued")):
@@ -153,15 +155,15 @@ def test_given_up_calls_free_their_rows(model, give_up: str) -> None:
         for task in (running, queued):
             with pytest.raises(asyncio.CancelledError):
                 await task
-        return await engine.generate(PROMPT, Sampling(3, 0.0), "next")
+        return await engine.generate(PROMPT, SamplingParams(3, 0.0), "next")
 
     check(engine, PROMPT, asyncio.run(run()))
-    assert engine.stats.evicted == 0
+    assert engine.stats.evicted_sessions == 0
 
 
 def test_nobody_waits_for_a_worker_that_was_cancelled(engine: LocalEngine) -> None:
     async def run() -> None:
-        call = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "a"))
+        call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(1000), "a"))
         await asyncio.sleep(0)
         next(task for task in asyncio.all_tasks() if task.get_name() == "engine").cancel()
         await asyncio.wait([call], timeout=300)
@@ -172,13 +174,13 @@ def test_nobody_waits_for_a_worker_that_was_cancelled(engine: LocalEngine) -> No
 
 def test_an_event_loop_may_end_at_any_time(engine: LocalEngine) -> None:
     async def leave() -> None:
-        task = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "left"))
+        task = asyncio.create_task(engine.generate(PROMPT, SamplingParams(1000), "left"))
         for _ in range(4):
             await asyncio.sleep(0)
         assert not task.done()
 
     asyncio.run(leave())
-    check(engine, PROMPT, gather(engine.generate(PROMPT, Sampling(4, 0.0), "left"))[0])
+    check(engine, PROMPT, gather(engine.generate(PROMPT, SamplingParams(4, 0.0), "left"))[0])
 
 
 # ---- models that it cannot run
@@ -191,7 +193,7 @@ def tiny_bloom() -> BloomForCausalLM:
 def test_other_kinds_of_attention_are_refused() -> None:
     def use() -> None:
         engine = LocalEngine(tiny_bloom(), TOKENIZER, max_rows=1, max_len=64)
-        gather(engine.generate(PROMPT, Sampling(2), "a"))
+        gather(engine.generate(PROMPT, SamplingParams(2), "a"))
 
     with pytest.raises(UserError, match="its attention is fixed"):
         use()

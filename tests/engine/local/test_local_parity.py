@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from checkpoints import tiny_tokenizer
 from engine_parity import Rollout, mixed_rollouts, random_ids, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import SamplingParams
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama"])
@@ -31,7 +31,7 @@ def test_more_sessions_than_rows_and_prompts_in_pieces(model: PreTrainedModel) -
     engine = LocalEngine(model, tiny_tokenizer(), max_rows=5, step_tokens=24)
     for rollout in mixed_rollouts(engine, 24):
         rollout.check(model, 1e-3)
-    assert engine.stats.evicted > 0
+    assert engine.stats.evicted_sessions > 0
 
 
 def test_greedy_ids_are_those_of_generate(model: PreTrainedModel) -> None:
@@ -39,7 +39,7 @@ def test_greedy_ids_are_those_of_generate(model: PreTrainedModel) -> None:
     prompts = [random_ids(n, seed=n) for n in (1, 5, 40, 17, 80)]
 
     async def run() -> list[list[int]]:
-        calls = (engine.generate(p, Sampling(30, 0.0), str(i)) for i, p in enumerate(prompts))
+        calls = (engine.generate(p, SamplingParams(30, 0.0), str(i)) for i, p in enumerate(prompts))
         return [completion.ids for completion in await asyncio.gather(*calls)]
 
     for prompt, ids in zip(prompts, asyncio.run(run()), strict=True):

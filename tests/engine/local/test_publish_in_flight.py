@@ -8,8 +8,7 @@ import pytest
 
 from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Completion, StopReason
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
 
 
 async def steps(engine: LocalEngine, count: int) -> None:
@@ -27,13 +26,13 @@ def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
 
     async def run() -> list[Completion]:
         calls = [
-            asyncio.create_task(engine.generate(ids, Sampling(20 + i, seed=i), f"{i}"))
+            asyncio.create_task(engine.generate(ids, SamplingParams(20 + i, seed=i), f"{i}"))
             for i, ids in enumerate(prompts)
         ]
         for version in (1, 2):
             await steps(engine, 7)
             take_over(trained, policies[version])
-            await engine.publish(version)
+            await engine.update_weights(version)
         return await asyncio.gather(*calls)
 
     done = asyncio.run(run())
@@ -41,7 +40,7 @@ def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
     assert [one.versions for one in done[4:]] == [[(2, 24)], [(2, 25)]]
     for ids, one in zip(prompts, done, strict=True):
         assert one.text == TOKENIZER.decode(one.ids)
-        assert one.reason is StopReason.LENGTH
+        assert one.stop_reason is StopReason.LENGTH
         check_spans(policies, ids, one)
 
 
@@ -51,11 +50,11 @@ def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
     engine = LocalEngine(trained, TOKENIZER, max_rows=4)
 
     async def run() -> tuple[Completion, Completion, list[int]]:
-        first = await engine.generate(PROMPT, Sampling(9, seed=1), "a")
+        first = await engine.generate(PROMPT, SamplingParams(9, seed=1), "a")
         take_over(trained, policies[1])
-        await engine.publish(1)  # while the tool works
+        await engine.update_weights(1)  # while the tool works
         history = [*PROMPT, *first.ids, 5, 6]
-        return first, await engine.generate(history, Sampling(9, seed=2), "a"), history
+        return first, await engine.generate(history, SamplingParams(9, seed=2), "a"), history
 
     first, second, history = asyncio.run(run())
     assert (first.versions, second.versions) == ([(0, 9)], [(1, 9)])
@@ -68,10 +67,10 @@ def test_publishing_the_same_weights_changes_nothing(model: Any) -> None:
         engine = LocalEngine(model, TOKENIZER, max_rows=4)
 
         async def run() -> Completion:
-            call = asyncio.create_task(engine.generate(PROMPT, Sampling(24, seed=3), "a"))
+            call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(24, seed=3), "a"))
             for version in range(1, publications + 1):
                 await steps(engine, 5)
-                await engine.publish(version)
+                await engine.update_weights(version)
             return await call
 
         return asyncio.run(run())
@@ -86,10 +85,10 @@ def test_a_released_turn_is_not_continued(model: Any) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=4)
 
     async def run() -> None:
-        call = asyncio.create_task(engine.generate(PROMPT, Sampling(24), "a"))
+        call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(24), "a"))
         await steps(engine, 3)
         engine.release("a")
-        await engine.publish(1)
+        await engine.update_weights(1)
         with pytest.raises(asyncio.CancelledError):
             await call
 
@@ -105,16 +104,18 @@ def test_a_turn_that_is_cancelled_as_it_ends_harms_no_other(model: Any, publishe
 
     async def run() -> Completion:
         calls = [
-            asyncio.create_task(engine.generate(PROMPT, Sampling(length, seed=1), f"{length}"))
+            asyncio.create_task(
+                engine.generate(PROMPT, SamplingParams(length, seed=1), f"{length}")
+            )
             for length in (4, 12)
         ]
         await steps(engine, 3)
         calls[0].cancel()
         if published:
-            await engine.publish(1)
+            await engine.update_weights(1)
         with pytest.raises(asyncio.CancelledError):
             await calls[0]
-        assert "4" not in engine._rows.of
+        assert "4" not in engine._sequences.row_by_session
         return await calls[1]
 
     assert len(asyncio.run(run()).ids) == 12
@@ -126,13 +127,13 @@ def test_a_separate_engine_does_not_see_the_model_in_training(model: Any) -> Non
     engine = LocalEngine(trained, TOKENIZER, max_rows=4)
 
     async def run() -> Completion:
-        await engine.separate()
-        call = asyncio.create_task(engine.generate(PROMPT, Sampling(20, seed=1), "a"))
+        await engine.snapshot_weights()
+        call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(20, seed=1), "a"))
         await steps(engine, 5)
         take_over(trained, policies[1])
         trained.train()
         await steps(engine, 5)
-        await engine.publish(1)
+        await engine.update_weights(1)
         return await call
 
     done = asyncio.run(run())
@@ -145,7 +146,7 @@ def test_a_separate_engine_shares_what_is_frozen(model: Any) -> None:
     trained = copy.deepcopy(model).requires_grad_(requires_grad=False)
     head = trained.get_submodule("model.norm").weight.requires_grad_()
     engine = LocalEngine(trained, TOKENIZER, max_rows=4)
-    asyncio.run(engine.separate())
+    asyncio.run(engine.snapshot_weights())
     mine = dict(engine.model.named_parameters())
     for name, weight in trained.named_parameters():
         assert (mine[name] is weight) == (weight is not head)

@@ -5,18 +5,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.engine.local.stops import StopStrings
+from fieldcraft.engine.local.stops import StopStringMatcher
 
 TOKENIZER = tiny_tokenizer()
-STOPS = StopStrings(TOKENIZER, vocabulary=500)  # wider than the tokenizer, as padded models are
+STOPS = StopStringMatcher(
+    TOKENIZER, vocab_size=500
+)  # wider than the tokenizer, as padded models are
 
 
 def first_stop(ids: list[int], stop: tuple[str, ...]) -> int | None:
     """How many tokens of `ids` the engine would sample, None if no stop string is completed."""
-    row = STOPS.index(stop)
-    completing = STOPS.completing[row]
+    row = STOPS.register(stop)
+    completing = STOPS.can_complete[row]
     for count in range(1, len(ids) + 1):
-        if completing[ids[count - 1]] and STOPS.completed(ids[:count], stop):
+        if completing[ids[count - 1]] and STOPS.is_complete(ids[:count], stop):
             return count
     return None
 
@@ -45,23 +47,23 @@ def test_characters_of_several_bytes_are_found_at_their_last_byte() -> None:
 
 
 def test_only_tokens_that_can_complete_a_stop_string_are_looked_at() -> None:
-    row = STOPS.index(("</a>", "data"))
+    row = STOPS.register(("</a>", "data"))
     texts = [TOKENIZER.decode([i]) for i in range(len(TOKENIZER))]
     expected = [i for i, text in enumerate(texts) if set(text) & {">", "a", "\ufffd"}]
-    assert STOPS.completing[row].nonzero()[0].tolist() == expected
+    assert STOPS.can_complete[row].nonzero()[0].tolist() == expected
 
 
 def test_each_set_has_its_own_row_and_no_stop_strings_complete_nothing() -> None:
-    assert STOPS.index(()) == 0
-    assert not STOPS.completing[0].any()
-    first, second = STOPS.index(("a",)), STOPS.index(("b",))
+    assert STOPS.register(()) == 0
+    assert not STOPS.can_complete[0].any()
+    first, second = STOPS.register(("a",)), STOPS.register(("b",))
     assert first != second
-    assert STOPS.index(("a",)) == first
+    assert STOPS.register(("a",)) == first
 
 
 def test_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
-        STOPS.index(("a", ""))
+        STOPS.register(("a", ""))
 
 
 def test_tokenizers_that_mark_words_and_fall_back_to_bytes() -> None:
@@ -75,16 +77,18 @@ def test_tokenizers_that_mark_words_and_fall_back_to_bytes() -> None:
         [decoders.Metaspace(), decoders.ByteFallback(), decoders.Fuse()]
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<unk>")
-    stops = StopStrings(tokenizer, len(tokenizer))
+    stops = StopStringMatcher(tokenizer, len(tokenizer))
     completing = {
-        stop: [tokenizer.convert_ids_to_tokens(int(i)) for i in stops.completing[row].nonzero()[0]]
-        for stop, row in ((s, stops.index((s,))) for s in (" ", "b", "】"))
+        stop: [
+            tokenizer.convert_ids_to_tokens(int(i)) for i in stops.can_complete[row].nonzero()[0]
+        ]
+        for stop, row in ((s, stops.register((s,))) for s in (" ", "b", "】"))
     }
     unfinished = [f"<0x{byte:02X}>" for byte in range(128, 256)]
     assert completing[" "] == ["▁", "▁ab", "<0x20>", *unfinished]
     assert completing["b"] == ["▁ab", "b", "<0x62>", *unfinished, "ab"]
     assert completing["】"] == unfinished
     ids = tokenizer.encode("ab 】 ab")
-    assert [stops.completed(ids[:n], ("】",)) for n in range(1, len(ids) + 1)] == [
+    assert [stops.is_complete(ids[:n], ("】",)) for n in range(1, len(ids) + 1)] == [
         "】" in tokenizer.decode(ids[:n]) for n in range(1, len(ids) + 1)
     ]

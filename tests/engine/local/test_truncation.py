@@ -6,9 +6,9 @@ import torch
 
 from engine_parity import PROMPT, TOKENIZER, gather, of_transformers, plain_logprobs, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.sampling import sample
-from fieldcraft.engine.local.truncation import Cut, sample_rows, sample_truncated
-from fieldcraft.sampling import WHOLE, Sampling, Truncation
+from fieldcraft.engine.local.sampling import sample_tokens
+from fieldcraft.engine.local.truncation import TruncationLimits, sample_rows, sample_truncated
+from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, Truncation
 
 EVERYWHERE = (torch.arange(400) + 0.5) / 400
 LIMITS = [
@@ -20,9 +20,9 @@ LIMITS = [
 ]
 
 
-def cut_of(*rows: Truncation) -> Cut:
+def cut_of(*rows: Truncation) -> TruncationLimits:
     columns = zip(*((float(r.top_k), r.top_p, r.min_p) for r in rows), strict=True)
-    return Cut(*(torch.tensor(column) for column in columns))
+    return TruncationLimits(*(torch.tensor(column) for column in columns))
 
 
 def drawn(
@@ -97,12 +97,19 @@ def test_what_shares_the_batch_changes_nothing() -> None:
     logits = torch.randn(6, 300, generator=generator) * torch.tensor([1.0, 3.0]).repeat(3)[:, None]
     temperatures = torch.tensor([1.0, 0.7, 1.0, 0.0, 1.0, 0.5])
     uniform = torch.rand(6, generator=generator)
-    rows = [WHOLE, Truncation(2), Truncation(top_p=0.95), WHOLE, Truncation(min_p=0.01), WHOLE]
+    rows = [
+        NO_TRUNCATION,
+        Truncation(2),
+        Truncation(top_p=0.95),
+        NO_TRUNCATION,
+        Truncation(min_p=0.01),
+        NO_TRUNCATION,
+    ]
     numbers = torch.stack([temperatures, uniform, *cut_of(*rows)])
     together = sample_rows(logits, numbers, np.array([bool(row) for row in rows]))
     for i, row in enumerate(rows):
         one = (logits[i : i + 1], temperatures[i : i + 1], uniform[i : i + 1])
-        alone = sample_truncated(*one, cut_of(row)) if row else sample(*one)
+        alone = sample_truncated(*one, cut_of(row)) if row else sample_tokens(*one)
         assert (together[0][i], together[1][i]) == (alone[0][0], alone[1][0])
 
 
@@ -139,8 +146,8 @@ def test_the_engine_reports_the_truncated_distribution(tmp_path: Path) -> None:
         model.lm_head.weight.mul_(0.2)  # or nothing would be left to choose from
     engine = LocalEngine(model, TOKENIZER, max_rows=8)
 
-    asked = {str(limits): Sampling(16, 0.8, seed=3, truncation=limits) for limits in LIMITS}
-    asked["greedy"] = Sampling(16, 0.0, truncation=LIMITS[0])
+    asked = {str(limits): SamplingParams(16, 0.8, seed=3, truncation=limits) for limits in LIMITS}
+    asked["greedy"] = SamplingParams(16, 0.0, truncation=LIMITS[0])
     together = gather(*(engine.generate(PROMPT, how, name) for name, how in asked.items()))
     alone = gather(engine.generate(PROMPT, asked[str(LIMITS[0])], "alone"))
     assert alone[0].ids == together[0].ids

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from bad_servers import HEAD, Behaviour, is_endless, raw_server, redirects
-from fieldcraft.tools.http import MOST_BYTES
+from fieldcraft.tools.http import MAX_RESPONSE_BYTES
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import UserError
 
@@ -23,7 +23,7 @@ def streams_for_ever(connection: socket.socket) -> None:
 
 def is_packed(connection: socket.socket) -> None:
     """In a hundredth of the bytes."""
-    body = gzip.compress(b" " * 2 * MOST_BYTES)
+    body = gzip.compress(b" " * 2 * MAX_RESPONSE_BYTES)
     head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
     connection.sendall(HEAD + head + body)
     while connection.recv(65536):
@@ -33,7 +33,7 @@ def is_packed(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        (is_endless, f"the answer is longer than {MOST_BYTES} bytes"),
+        (is_endless, f"the answer is longer than {MAX_RESPONSE_BYTES} bytes"),
         (streams_for_ever, "cannot be used, because it (?!did not list its tools within)"),
         (is_packed, r"packed in a form that was not asked for \(gzip\)"),
         (redirects, "/again not followed"),
@@ -42,5 +42,5 @@ def is_packed(connection: socket.socket) -> None:
 )
 def test_what_it_answers_has_bounds(server: Behaviour, why: str) -> None:
     with raw_server(server) as (url, asked), pytest.raises(UserError, match=why):
-        asyncio.run(McpServer(f"{url}/mcp").tools(PATIENCE))
+        asyncio.run(McpServer(f"{url}/mcp").list_tools(PATIENCE))
     assert b"accept-encoding: identity" in asked[0].lower()

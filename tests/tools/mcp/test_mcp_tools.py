@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import MCP, Kind, find
-from fieldcraft.envs.opening import open_tools
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import MCP_TOOL, ComponentKind, resolve
+from fieldcraft.envs.session_tools import open_session_tools
 from fieldcraft.tools.mcp import schemas
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import (
@@ -21,7 +21,7 @@ from fieldcraft.types import (
     Task,
     Tool,
     ToolError,
-    ToolUnavailable,
+    ToolUnavailableError,
     UserError,
 )
 from mcp_parts import (
@@ -42,22 +42,30 @@ OBJECT = {"type": "object"}
 
 
 def make(mcp: str, **settings: Any) -> McpServer:
-    made = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), {"mcp": mcp, **settings}, {})
+    made = instantiate(
+        ComponentKind.TOOL,
+        MCP_TOOL,
+        resolve(ComponentKind.TOOL, MCP_TOOL),
+        {"mcp": mcp, **settings},
+        {},
+    )
     assert isinstance(made, McpServer)
     return made
 
 
 def listed(mcp: str, **settings: Any) -> list[AnyTool]:
-    return asyncio.run(make(mcp, **settings).tools(SECONDS))
+    return asyncio.run(make(mcp, **settings).list_tools(SECONDS))
 
 
-def in_rollout(mcp: str, play: Callable[[dict[str, Tool]], Awaitable[Any]], **settings: Any) -> Any:
-    """What `play` returns, given the tools of one rollout."""
+def in_rollout(
+    mcp: str, use_tools: Callable[[dict[str, Tool]], Awaitable[Any]], **settings: Any
+) -> Any:
+    """What `use_tools` returns, given the tools of one rollout."""
 
     async def run() -> Any:
-        tools = await make(mcp, **settings).tools(SECONDS)
-        async with open_tools(tools, TASK, SECONDS) as opened:
-            return await play(opened)
+        tools = await make(mcp, **settings).list_tools(SECONDS)
+        async with open_session_tools(tools, TASK, SECONDS) as opened:
+            return await use_tools(opened)
 
     return asyncio.run(run())
 
@@ -69,12 +77,12 @@ def test_a_server_that_prints_is_told_of_in_one_sentence(
     chatty = SERVER.replace("notes.append(text)", "notes.append(text); print('hm', flush=True)")
     command = write_server(tmp_path, f"print('hello\\nworld', flush=True)\n{chatty}")
 
-    async def play(tools: dict[str, Tool]) -> list[str]:
+    async def use_tools(tools: dict[str, Tool]) -> list[str]:
         return [await tools["note"](text=text) for text in "ab"]
 
-    assert in_rollout(command, play) == ["a", "a b"]
+    assert in_rollout(command, use_tools) == ["a", "a b"]
     [record] = caplog.records
-    assert record.getMessage().startswith(f"The MCP server '{command}' prints to its standard")
+    assert record.getMessage().startswith(f"The MCP server '{command}' writes to its standard")
     assert (record.levelname, record.exc_info, record.exc_text) == ("WARNING", None, None)
 
 
@@ -110,16 +118,16 @@ def test_only_some_of_them_with_a_prefix(tmp_path: Path) -> None:
 def test_the_tools_of_a_rollout_share_its_server(tmp_path: Path) -> None:
     command = write_server(tmp_path)
 
-    async def play(tools: dict[str, Tool]) -> list[str]:
+    async def use_tools(tools: dict[str, Tool]) -> list[str]:
         first = await tools["my_note"](text="a")
         return [first, await tools["my_note"](text="b"), await tools["my_count"]()]
 
     async def both() -> list[list[str]]:
-        tools = await make(command, prefix="my_").tools(SECONDS)
+        tools = await make(command, prefix="my_").list_tools(SECONDS)
 
         async def one() -> list[str]:
-            async with open_tools(tools, TASK, SECONDS) as opened:
-                return await play(opened)
+            async with open_session_tools(tools, TASK, SECONDS) as opened:
+                return await use_tools(opened)
 
         return list(await asyncio.gather(one(), one()))
 
@@ -130,10 +138,10 @@ def test_the_tools_of_a_rollout_share_its_server(tmp_path: Path) -> None:
 
 
 def test_a_rollout_without_a_call_starts_nothing(tmp_path: Path) -> None:
-    async def play(tools: dict[str, Tool]) -> None:
+    async def use_tools(tools: dict[str, Tool]) -> None:
         assert "note" in tools
 
-    in_rollout(write_server(tmp_path), play)
+    in_rollout(write_server(tmp_path), use_tools)
     assert len(started(tmp_path)) == 1
 
 
@@ -141,14 +149,14 @@ def test_a_shared_server_is_started_once_and_ends_with_the_loop(tmp_path: Path) 
     command = write_server(tmp_path)
 
     async def run() -> list[str]:
-        said = []
+        messages = []
         for text in ("a", "b"):  # as an agent that opens its tools for each question
-            tools = await make(command, connection="shared").tools(SECONDS)
-            async with open_tools(tools, TASK, SECONDS) as opened:
-                said.append(await opened["note"](text=text))
+            tools = await make(command, connection="shared").list_tools(SECONDS)
+            async with open_session_tools(tools, TASK, SECONDS) as opened:
+                messages.append(await opened["note"](text=text))
         [process] = started(tmp_path)
         assert lives(process)
-        return said
+        return messages
 
     assert asyncio.run(run()) == ["a", "a b"]
     assert [lives(process) for process in started(tmp_path)] == [False]
@@ -158,13 +166,13 @@ def test_a_shared_server_is_started_once_and_ends_with_the_loop(tmp_path: Path) 
 def test_a_server_that_ends_is_started_again_by_the_next_call(
     connection: str, tmp_path: Path
 ) -> None:
-    async def play(tools: dict[str, Tool]) -> str:
+    async def use_tools(tools: dict[str, Tool]) -> str:
         await tools["note"](text="lost")
-        with pytest.raises(ToolUnavailable, match=r"it ended, and .* 'the lights go out'"):
+        with pytest.raises(ToolUnavailableError, match=r"it ended, and .* 'the lights go out'"):
             await tools["end"]()
         return await tools["note"](text="new")
 
-    assert in_rollout(write_server(tmp_path), play, connection=connection) == "new"
+    assert in_rollout(write_server(tmp_path), use_tools, connection=connection) == "new"
 
 
 WITH_ALL_THREE = SERVER.replace(
@@ -179,25 +187,25 @@ WITH_ALL_THREE = SERVER.replace(
 def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: Path) -> None:
     """The server ends when all three are there."""
 
-    async def play(tools: dict[str, Tool]) -> list[Any]:
+    async def use_tools(tools: dict[str, Tool]) -> list[Any]:
         await tools["count"]()
         failed = await asyncio.gather(
             tools["end"](), tools["end"](), tools["end"](), return_exceptions=True
         )
         again = await asyncio.gather(tools["count"](), tools["count"]())
-        return [*(isinstance(error, ToolUnavailable) for error in failed), *again]
+        return [*(isinstance(error, ToolUnavailableError) for error in failed), *again]
 
     server = write_server(tmp_path, WITH_ALL_THREE)
-    played = in_rollout(server, play, connection="shared")
+    played = in_rollout(server, use_tools, connection="shared")
     assert played == [True, True, True, "0", "0"]
     assert len(started(tmp_path)) == 2
 
 
 def test_what_the_model_is_told(tmp_path: Path) -> None:
-    async def play(tools: dict[str, Tool]) -> None:
+    async def use_tools(tools: dict[str, Tool]) -> None:
         with pytest.raises(ToolError, match="no luck") as failed:
             await tools["fail"]()
-        assert not isinstance(failed.value, ToolUnavailable)
+        assert not isinstance(failed.value, ToolUnavailableError)
         with pytest.raises(ArgumentError, match="Wrong arguments for note: 'text' is a required"):
             await tools["note"]()
         with pytest.raises(ArgumentError, match="note: text: 3 is not of type 'string'"):
@@ -205,7 +213,7 @@ def test_what_the_model_is_told(tmp_path: Path) -> None:
         assert await tools["count"]() == "0"  # neither call reached the server
         assert await tools["picture"]() == "two dots\n[The tool returned an image, not text.]"
 
-    in_rollout(write_server(tmp_path), play)
+    in_rollout(write_server(tmp_path), use_tools)
 
 
 def test_a_call_that_is_given_up_leaves_the_server_usable(tmp_path: Path) -> None:
@@ -215,13 +223,13 @@ def test_a_call_that_is_given_up_leaves_the_server_usable(tmp_path: Path) -> Non
         "    return 'done'\ns.run()\n"
     )
 
-    async def play(tools: dict[str, Tool]) -> str:
+    async def use_tools(tools: dict[str, Tool]) -> str:
         await tools["wait"](seconds=0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(tools["wait"](seconds=3600), 0.1)
         return await tools["wait"](seconds=0)
 
-    assert in_rollout(write_server(tmp_path, source), play) == "done"
+    assert in_rollout(write_server(tmp_path, source), use_tools) == "done"
 
 
 @pytest.mark.long
@@ -229,11 +237,11 @@ def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NOTES_KEY", "open sesame")
     command = write_server(tmp_path)
 
-    async def play(tools: dict[str, Tool]) -> str:
+    async def use_tools(tools: dict[str, Tool]) -> str:
         return await tools["secret"]()
 
-    assert in_rollout(command, play) == "None"  # a server gets what it is given, no more
-    assert in_rollout(command, play, env=["NOTES_KEY"]) == "open sesame"
+    assert in_rollout(command, use_tools) == "None"  # a server gets what it is given, no more
+    assert in_rollout(command, use_tools, env=["NOTES_KEY"]) == "open sesame"
 
 
 @pytest.mark.parametrize(
@@ -242,8 +250,8 @@ def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("", {}, "the key mcp of a tool is empty"),
         ("run 'it", {}, "close its quotation marks"),
         ("no-such-command x", {}, "cannot be used, because there is no command 'no-such-command'"),
-        ("http://127.0.0.1:9/mcp", {}, "because nothing answers at http://127.0.0.1:9/mcp"),
-        ("http:///mcp", {}, "is no URL of an MCP server"),
+        ("http://127.0.0.1:9/mcp", {}, "because there is no response from http://127.0.0.1:9/mcp"),
+        ("http:///mcp", {}, "is not a URL of an MCP server"),
         ("http://me:word@there/mcp", {}, "at there holds a name or a password"),
         ("https://there/mcp", {"env": ["HOME"]}, "started elsewhere, so remove env"),
         ("x", {"env": ["KEY=open sesame"]}, "write only the name 'KEY' in env"),
@@ -267,7 +275,7 @@ def test_what_cannot_be_used(mcp: str, settings: dict[str, Any], complaint: str)
 def test_a_server_that_never_lists_its_tools() -> None:
     command = f'{sys.executable} -c "import time; time.sleep(3600)"'
     with pytest.raises(UserError, match=r"it did not list its tools within 0\.2 s"):
-        asyncio.run(make(command).tools(0.2))
+        asyncio.run(make(command).list_tools(0.2))
 
 
 def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> None:
@@ -277,7 +285,7 @@ def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> N
 
     async def run() -> list[str]:
         server = make(write_lister(tmp_path, tools))
-        return [tool.schema["function"]["description"] for tool in await server.tools(SECONDS)]
+        return [tool.schema["function"]["description"] for tool in await server.list_tools(SECONDS)]
 
     assert asyncio.run(run()) == ["first"]
 
@@ -312,11 +320,11 @@ def test_a_schema_that_leads_nowhere_is_told_when_it_is_used(tmp_path: Path) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A comparison with a schema has a moment of CPU time."""
-    schemas._processes.cache_clear()
-    monkeypatch.setattr(schemas, "SECONDS", 0.2)
+    schemas._get_pool.cache_clear()
+    monkeypatch.setattr(schemas, "TIMEOUT_SECONDS", 0.2)
     yield
-    schemas._processes().close()
-    schemas._processes.cache_clear()
+    schemas._get_pool().close()
+    schemas._get_pool.cache_clear()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -342,17 +350,17 @@ def test_answers_are_compared_with_the_schema_that_the_server_names(tmp_path: Pa
 def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
     tools = [{"name": f"t{i}", "inputSchema": OBJECT} for i in range(1001)]
     command = write_lister(tmp_path, tools)
-    with pytest.raises(UserError, match=r"lists 1001 tools, .* list those that it needs in 'only'"):
+    with pytest.raises(UserError, match=r"lists 1001 tools, .* select the needed ones with 'only'"):
         listed(command)
     assert len(listed(command, only=["t7"])) == 1
 
 
 @pytest.mark.parametrize("connection", ["rollout", "shared"])
 def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: Path) -> None:
-    async def play(tools: dict[str, Tool]) -> list[str]:
+    async def use_tools(tools: dict[str, Tool]) -> list[str]:
         said = [await tools["note"](text="a")]
         await asyncio.to_thread(end, processes[0])
-        with pytest.raises(ToolUnavailable, match="The server of count is not there"):
+        with pytest.raises(ToolUnavailableError, match="The server of count is not there"):
             await tools["count"]()
         processes.append(await asyncio.to_thread(start_http, tmp_path, port))
         return [*said, await tools["note"](text="b")]
@@ -361,14 +369,14 @@ def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: P
     processes = [start_http(tmp_path, port)]
     try:
         url = f"http://127.0.0.1:{port}/mcp"
-        assert in_rollout(url, play, connection=connection) == ["a", "b"]
+        assert in_rollout(url, use_tools, connection=connection) == ["a", "b"]
     finally:
         for process in processes:
             end(process)
 
 
 def test_the_time_server_of_the_protocol_s_authors() -> None:
-    async def play(tools: dict[str, Tool]) -> str:
+    async def use_tools(tools: dict[str, Tool]) -> str:
         assert list(tools) == ["get_current_time", "convert_time"]
         with pytest.raises(ToolError, match="Atlantis"):
             await tools["get_current_time"](timezone="Atlantis/Centre")
@@ -377,5 +385,5 @@ def test_the_time_server_of_the_protocol_s_authors() -> None:
             source_timezone="Asia/Tokyo", time="16:30", target_timezone="Asia/Kolkata"
         )
 
-    text = in_rollout(f"{sys.executable} -m mcp_server_time", play)
+    text = in_rollout(f"{sys.executable} -m mcp_server_time", use_tools)
     assert "T13:00:00+05:30" in json.loads(text)["target"]["datetime"]

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fieldcraft.tools.mcp import schemas
-from fieldcraft.tools.mcp.results import read_result
+from fieldcraft.tools.mcp.results import render_result
 from fieldcraft.types import ToolError
 
 
 @pytest.mark.parametrize("wanted", ["string", ["array", "null"]])
 def test_arguments_are_an_object(wanted: str | list[str]) -> None:
-    [wrong] = asyncio.run(schemas.defects([{"type": wanted}]))
+    [wrong] = asyncio.run(schemas.find_schema_errors([{"type": wanted}]))
     assert wrong == f"arguments are an object, and it wants type {wanted!r}"
 
 
@@ -28,8 +28,8 @@ USABLE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema", USABLE)
 def test_odd_schemas_are_usable(schema: dict[str, Any]) -> None:
-    assert asyncio.run(schemas.defects([schema])) == [None]
-    assert asyncio.run(schemas.problem(schema, {"x": 1})) is None
+    assert asyncio.run(schemas.find_schema_errors([schema])) == [None]
+    assert asyncio.run(schemas.find_value_error(schema, {"x": 1})) is None
 
 
 class _Part:
@@ -39,11 +39,11 @@ class _Part:
 
 def test_structured_content_stands_for_text_that_is_missing() -> None:
     empty = _Part(content=[], structured_content={"ä": 1}, is_error=False)
-    assert read_result(empty) == '{"ä": 1}'
+    assert render_result(empty) == '{"ä": 1}'
     with pytest.raises(ToolError, match="did not say why"):
-        read_result(_Part(content=[], structured_content=None, is_error=True))
+        render_result(_Part(content=[], structured_content=None, is_error=True))
     picture = _Part(content=[_Part(type="image")], structured_content={"a": 1}, is_error=False)
-    assert read_result(picture) == '{"a": 1}\n[The tool returned an image, not text.]'
+    assert render_result(picture) == '{"a": 1}\n[The tool returned an image, not text.]'
 
 
 class _Resource(_Part):
@@ -53,4 +53,4 @@ class _Resource(_Part):
 
 def test_an_empty_file_is_text() -> None:
     file = _Part(type="resource", resource=_Resource(uri="a", text=""))
-    assert read_result(_Part(content=[file], structured_content=None, is_error=False)) == ""
+    assert render_result(_Part(content=[file], structured_content=None, is_error=False)) == ""

@@ -7,15 +7,15 @@ import threading
 import httpx
 import pytest
 
-from fieldcraft.envs.opening import open_tools
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.envs.session_tools import open_session_tools
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
-from fieldcraft.tools.named import make_tool
-from fieldcraft.tools.python.protocol import Request
+from fieldcraft.tools.factory import make_tool
+from fieldcraft.tools.python.protocol import RunCodeRequest
 from fieldcraft.tools.python.server import create_app
-from fieldcraft.tools.python.tool import observation
-from fieldcraft.tools.serving import serving
-from fieldcraft.types import ArgumentError, Task, ToolError, ToolUnavailable, UserError
+from fieldcraft.tools.python.tool import render_observation
+from fieldcraft.tools.serving import serve_in_thread
+from fieldcraft.types import ArgumentError, Task, ToolError, ToolUnavailableError, UserError
 
 TASK = Task(id="1", question="?", answers=["!"])
 
@@ -23,7 +23,7 @@ TASK = Task(id="1", question="?", answers=["!"])
 @pytest.fixture(scope="module")
 def sandbox():
     try:
-        made = Sandbox(Limits(wall_seconds=600), concurrent=2, libraries=())
+        made = Sandbox(SandboxLimits(wall_seconds=600), concurrent=2, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
     with made:
@@ -32,7 +32,7 @@ def sandbox():
 
 @pytest.fixture(scope="module")
 def server(sandbox):
-    with serving(create_app(sandbox)) as url:
+    with serve_in_thread(create_app(sandbox)) as url:
         yield url
 
 
@@ -46,53 +46,56 @@ def test_programs_find_the_libraries_loaded_that_are_named_and_no_others() -> No
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (Run(RunStatus.FINISHED, 0, "a\n", ""), "a"),
-        (Run(RunStatus.FINISHED, 0, "a\n", "warning\n", "3"), "a\n3\nwarning"),
-        (Run(RunStatus.FINISHED, 0, "", ""), "(no output)"),
+        (ProgramResult(ProgramStatus.FINISHED, 0, "a\n", ""), "a"),
+        (ProgramResult(ProgramStatus.FINISHED, 0, "a\n", "warning\n", "3"), "a\n3\nwarning"),
+        (ProgramResult(ProgramStatus.FINISHED, 0, "", ""), "(no output)"),
         (
-            Run(RunStatus.FINISHED, 0, "", "", "1", restarted=True),
+            ProgramResult(ProgramStatus.FINISHED, 0, "", "", "1", restarted=True),
             "(a new interpreter: earlier variables and files are lost)\n1",
         ),
     ],
 )
 def test_what_is_read_of_a_run(run, text) -> None:
-    assert observation(run, 5) == text
+    assert render_observation(run, 5) == text
 
 
 @pytest.mark.parametrize(
     ("run", "text"),
     [
-        (Run(RunStatus.FINISHED, 1, "a\n", "E\n"), "a\nE\nThe program ended with status 1."),
         (
-            Run(RunStatus.FINISHED, -11, "", ""),
+            ProgramResult(ProgramStatus.FINISHED, 1, "a\n", "E\n"),
+            "a\nE\nThe program ended with status 1.",
+        ),
+        (
+            ProgramResult(ProgramStatus.FINISHED, -11, "", ""),
             "(no output)\nThe program was ended by signal 11.",
         ),
         (
-            Run(RunStatus.TIMEOUT, None, "a", ""),
+            ProgramResult(ProgramStatus.TIMEOUT, None, "a", ""),
             "a\nThe program was stopped, because its time of 5 s was over.",
         ),
         (
-            Run(RunStatus.OUTPUT, None, "a", ""),
+            ProgramResult(ProgramStatus.OUTPUT, None, "a", ""),
             "a\nThe program was stopped, because it printed too much.",
         ),
     ],
 )
 def test_a_failed_program_is_a_failed_call(run, text) -> None:
     with pytest.raises(ToolError) as caught:
-        observation(run, 5)
+        render_observation(run, 5)
     assert str(caught.value) == text
 
 
 def test_a_lost_program_is_no_fault_of_the_policy() -> None:
-    with pytest.raises(ToolUnavailable):
-        observation(Run(RunStatus.LOST, None, "", ""), 5)
+    with pytest.raises(ToolUnavailableError):
+        render_observation(ProgramResult(ProgramStatus.LOST, None, "", ""), 5)
 
 
 def test_a_stateful_tool_keeps_variables_for_one_rollout() -> None:
     tool = make_tool("python", {"stateful": True, "limits": {"wall_seconds": 600}})
 
     async def rollout(*programs: str) -> list[str]:
-        async with open_tools([tool], TASK, 600) as ready:
+        async with open_session_tools([tool], TASK, 600) as ready:
             return [await ready["python"](code=code) for code in programs]
 
     async def both() -> list[list[str]]:
@@ -119,10 +122,10 @@ def test_a_stateless_tool() -> None:
             "'limits' of the tool 'python' is wrong: it must be a number, not 'many'",
         ),
         ({"waive": ["jail"]}, "no layer 'jail'"),
-        ({"url": "http://127.0.0.1:1", "stateful": True}, "keeps no sessions"),
-        ({"url": "http://127.0.0.1:1", "libraries": []}, "keeps no sessions"),
-        ({"url": "ftp://host"}, "no url of a server"),
-        ({"concurrent": 0}, "at least 1 program"),
+        ({"url": "http://127.0.0.1:1", "stateful": True}, "has no sessions"),
+        ({"url": "http://127.0.0.1:1", "libraries": []}, "has no sessions"),
+        ({"url": "ftp://host"}, "not a url of a server"),
+        ({"concurrent": 0}, "must be at least 1, not 0"),
     ],
 )
 def test_mistakes_in_a_recipe(settings, message) -> None:
@@ -131,7 +134,7 @@ def test_mistakes_in_a_recipe(settings, message) -> None:
 
 
 def test_the_tool_over_a_server(server, monkeypatch) -> None:
-    monkeypatch.setattr("fieldcraft.tools.python.client._BEYOND_SECONDS", 300)
+    monkeypatch.setattr("fieldcraft.tools.python.client._OVERHEAD_SECONDS", 300)
 
     def tool(seconds: float):
         limits = {"wall_seconds": seconds}
@@ -146,7 +149,7 @@ def test_the_tool_over_a_server(server, monkeypatch) -> None:
 
 def test_a_server_that_is_not_there() -> None:
     tool = make_tool("python", {"url": "http://127.0.0.1:9"})
-    with pytest.raises(ToolUnavailable, match="does not answer"):
+    with pytest.raises(ToolUnavailableError, match="does not answer"):
         asyncio.run(tool(code="1"))
 
 
@@ -212,15 +215,15 @@ def test_requests_that_are_refused(server, body, message) -> None:
 
 
 def test_a_program_gets_no_more_than_the_sandbox_itself_has() -> None:
-    own = Limits(wall_seconds=20, memory_mb=256)
+    own = SandboxLimits(wall_seconds=20, memory_mb=256)
     for asked, seconds, memory in (
         ({}, 10.0, 256),
         ({"run_timeout": 5, "memory_limit_MB": 100}, 5.0, 100),
         ({"run_timeout": 600, "memory_limit_MB": 10**9}, 20.0, 256),
         ({"memory_limit_MB": -1}, 10.0, 256),
     ):
-        found = Request(code="1", **asked).within(own)
-        assert found == Limits(wall_seconds=seconds, memory_mb=memory)
+        found = RunCodeRequest(code="1", **asked).make_limits(own)
+        assert found == SandboxLimits(wall_seconds=seconds, memory_mb=memory)
 
 
 FORGES = """
@@ -267,7 +270,7 @@ def test_a_full_queue_is_told(sandbox, monkeypatch) -> None:
             return [*answers, *[await answer for answer in asked]]
 
     monkeypatch.setattr(sandbox, "run", held)
-    with serving(create_app(sandbox, queue=0)) as url:
+    with serve_in_thread(create_app(sandbox, queue=0)) as url:
         answers = asyncio.run(rush(url))
     assert [answer.status_code for answer in answers] == [503, 503, 503, 503, 200, 200]
     assert {a.headers.get("retry-after") for a in answers if a.status_code == 503} == {"1"}
@@ -278,7 +281,7 @@ def test_a_program_reads_its_standard_input() -> None:
         tool = make_tool("python", {"stateful": stateful, "limits": {"wall_seconds": 600}})
 
         async def doubled(tool=tool) -> str:
-            async with open_tools([tool], TASK, 600) as ready:
+            async with open_session_tools([tool], TASK, 600) as ready:
                 return await ready["python"](code="print(2 * int(input()))", stdin="21\n")
 
         assert asyncio.run(doubled()) == "42"
@@ -292,11 +295,11 @@ def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
         tool = make_tool("python", {**given, "stateful": stateful, "errors": "last-line"})
 
         async def asked(tool=tool) -> str:
-            async with open_tools([tool], TASK, 600) as ready:
+            async with open_session_tools([tool], TASK, 600) as ready:
                 return await ready["python"](code=code)
 
         with pytest.raises(ToolError) as caught:
             asyncio.run(asked())
         assert str(caught.value) == "LookupError: Bran Tel left"
-    with pytest.raises(UserError, match="is no folder with files"):
+    with pytest.raises(UserError, match="is not a folder with files"):
         make_tool("python", {"files": str(tmp_path / "gone")})

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from encoders import write_bert, write_word_encoder
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.dense import CHUNK, Encoder
-from fieldcraft.tools.search.index import SearchIndex, build_index, fuse
+from fieldcraft.tools.search.dense import PASSAGES_PER_CHUNK, TextEncoder
+from fieldcraft.tools.search.index import SearchIndex, build_index, fuse_rankings
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 
 pytest.importorskip("sentence_transformers", reason="needs the extra dense")
@@ -70,16 +70,16 @@ def test_several_queries_are_answered_in_their_order(tmp_path, encoder):
 
 
 def test_a_corpus_of_several_chunks_keeps_its_order(tmp_path, encoder):
-    texts = ["remi"] * (2 * CHUNK + 10)
-    texts[CHUNK], texts[-1] = "kalo", "kalo remi"
+    texts = ["remi"] * (2 * PASSAGES_PER_CHUNK + 10)
+    texts[PASSAGES_PER_CHUNK], texts[-1] = "kalo", "kalo remi"
     corpus = write(tmp_path / "c.jsonl", *texts)
     index = build_index(corpus, tmp_path / "i", ranking="dense", encoder=encoder)
-    assert [n for n, _ in found(index, "kalo", 2)] == [str(CHUNK), str(len(texts) - 1)]
+    assert [n for n, _ in found(index, "kalo", 2)] == [str(PASSAGES_PER_CHUNK), str(len(texts) - 1)]
 
 
 def test_the_graph_finds_what_exact_search_finds(tmp_path, monkeypatch):
     """Of random vectors of 16 dimensions, where nothing is easy; made in several chunks."""
-    monkeypatch.setattr("fieldcraft.tools.search.dense.CHUNK", 64)
+    monkeypatch.setattr("fieldcraft.tools.search.dense.PASSAGES_PER_CHUNK", 64)
     rng = np.random.default_rng(0)
     words = {f"w{i}": vector for i, vector in enumerate(rng.normal(size=(500, 16)))}
     name = write_word_encoder(tmp_path / "e", {"[UNK]": [0] * 16, **words})
@@ -119,19 +119,22 @@ def test_vectors_that_do_not_fit_are_named(tmp_path, encoder, approximate, name)
 
 
 def test_ranks_are_fused():
-    fused = fuse([[(7, 9.0), (3, 8.0), (5, 1.0)], [(3, 0.9), (2, 0.8)]])
+    fused = fuse_rankings([[(7, 9.0), (3, 8.0), (5, 1.0)], [(3, 0.9), (2, 0.8)]])
     assert fused == [
         (3, pytest.approx(1 / 62 + 1 / 61)),
         (7, pytest.approx(1 / 61)),
         (2, pytest.approx(1 / 62)),
         (5, pytest.approx(1 / 63)),
     ]
-    assert fuse([[(4, 1.0)], [(2, 1.0)]]) == [(2, 1 / 61), (4, 1 / 61)]  # equals: first in corpus
+    assert fuse_rankings([[(4, 1.0)], [(2, 1.0)]]) == [
+        (2, 1 / 61),
+        (4, 1 / 61),
+    ]  # equals: first in corpus
 
 
 @given(st.lists(st.permutations(range(6)), min_size=1, max_size=3))
 def test_fusion_loses_nothing_and_what_is_first_everywhere_stays_first(orders):
-    fused = fuse([[(n, 0.0) for n in order] for order in orders])
+    fused = fuse_rankings([[(n, 0.0) for n in order] for order in orders])
     assert sorted(n for n, _ in fused) == list(range(6))
     assert fused == sorted(fused, key=lambda item: -item[1])
     if len({order[0] for order in orders}) == 1:
@@ -152,13 +155,13 @@ def test_a_hybrid_finds_by_words_and_by_meaning(tmp_path, encoder):
 
 
 def test_prompts_are_those_of_the_model(tmp_path, encoder):
-    assert Encoder(encoder).prompts == {}
+    assert TextEncoder(encoder).prompts == {}
     own = write_word_encoder(tmp_path / "own", WORDS, {"query": "query: ", "passage": "passage: "})
-    vectors = Encoder(own).queries(["kalo"])
+    vectors = TextEncoder(own).encode_queries(["kalo"])
     assert vectors == pytest.approx(np.array([[0.577, 0, 0.577, 0.577]]), abs=1e-3)  # and ":"
-    e5 = Encoder(write_word_encoder(tmp_path / "e5-words", WORDS))
+    e5 = TextEncoder(write_word_encoder(tmp_path / "e5-words", WORDS))
     assert e5.prompts == {"query": "query: ", "document": "passage: "}
-    assert e5.queries(["kalo"]) == pytest.approx(vectors)
+    assert e5.encode_queries(["kalo"]) == pytest.approx(vectors)
 
 
 def test_a_model_made_for_products_keeps_the_length_of_its_vectors(tmp_path):
@@ -187,15 +190,17 @@ def test_an_index_of_another_model_is_refused(tmp_path):
         assert len(SearchIndex.load(out)) == 2
     write_bert(tmp_path / "bert", seed=1)
     for approximate in (False, True):
-        with pytest.raises(UserError, match=r"was built with another model than .*bert is now"):
+        with pytest.raises(
+            UserError, match=r"was built with another version of the encoder .*bert"
+        ):
             SearchIndex.load(tmp_path / f"i{approximate}")
 
 
 def test_an_encoder_that_cannot_be_loaded_is_named(tmp_path):
     with pytest.raises(UserError, match="The encoder /no/model does not exist; give a folder or"):
-        Encoder("/no/model")
+        TextEncoder("/no/model")
     with pytest.raises(UserError, match=r"The encoder .* cannot be loaded \("):
-        Encoder(str(tmp_path))
+        TextEncoder(str(tmp_path))
 
 
 @pytest.mark.parametrize("missing", ["sentence_transformers", "faiss"])
@@ -212,7 +217,7 @@ def test_settings_that_contradict_each_other_are_named(tmp_path, encoder):
     for settings in ({"ranking": "dense"}, {"ranking": "hybrid"}, {"approximate": True}):
         with pytest.raises(UserError, match="Search by vectors needs an encoder"):
             build_index(corpus, tmp_path / "i", **settings)
-    with pytest.raises(UserError, match="BM25 has no use for an encoder"):
+    with pytest.raises(UserError, match="BM25 does not use an encoder"):
         build_index(corpus, tmp_path / "i", ranking="bm25", encoder=encoder)
 
 
@@ -241,7 +246,7 @@ def test_the_tool_and_the_server_take_any_index(tmp_path, encoder):
     index = SearchIndex.load(tmp_path / "i")
     text = "result 1: tavo\nresult 2: kalo"
     assert asyncio.run(SearchTool(index)(query="remi")) == text
-    with serving(create_app(index)) as url:
+    with serve_in_thread(create_app(index)) as url:
 
         async def many():
             tool = RemoteSearchTool(url)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.tools.search.failing import FAILURE, FailingSearch
+from fieldcraft.tools.search.failing_search import FAILURE_MESSAGE, FailingSearch
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.types import Task, ToolError, UserError
@@ -26,8 +26,8 @@ def failed(search: FailingSearch, task: str, calls: int) -> list[bool]:
                     said = await opened(query="Rome")
                 except ToolError as error:
                     said = str(error)
-                found.append(said == FAILURE)
-                assert said == FAILURE or "About Rome." in said
+                found.append(said == FAILURE_MESSAGE)
+                assert said == FAILURE_MESSAGE or "About Rome." in said
         return found
 
     return asyncio.run(ask())

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.tools.search.bm25 import passage_terms, query_terms
-from fieldcraft.tools.search.index import FORMAT, SearchIndex, build_index
-from fieldcraft.tools.search.passages import Passage, format_passages, parse_passage, read_results
+from fieldcraft.tools.search.bm25 import make_passage_terms, make_query_terms
+from fieldcraft.tools.search.index import FORMAT_VERSION, SearchIndex, build_index
+from fieldcraft.tools.search.passages import Passage, format_passages, parse_passage, parse_results
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import ArgumentError, UserError
-from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.worlds.atlas.generation import generate_atlas
 
 
 def write(path, records):
@@ -84,23 +84,29 @@ def test_what_the_model_reads():
 
 
 def test_stop_words_count_only_where_there_is_nothing_else():
-    assert query_terms("The capital of the Moon") == (
+    assert make_query_terms("The capital of the Moon") == (
         ["capital", "moon", "the+capital", "capital+of", "the+moon"]
     )
-    assert query_terms("Such was it") == ["such", "was", "it"]
+    assert make_query_terms("Such was it") == ["such", "was", "it"]
 
 
 def test_words_that_ask_count_only_where_there_is_nothing_else():
-    assert query_terms("Which Moon?") == ["moon", "which+moon"]
-    assert query_terms("The Who") == ["the", "who", "the+who"]
+    assert make_query_terms("Which Moon?") == ["moon", "which+moon"]
+    assert make_query_terms("The Who") == ["the", "who", "the+who"]
 
 
 def test_a_word_counts_once():
-    assert query_terms("Moon or Moon") == ["moon", "moon+or", "or+moon"]
+    assert make_query_terms("Moon or Moon") == ["moon", "moon+or", "or+moon"]
 
 
 def test_pairs_are_those_of_the_title():
-    assert passage_terms("Kalo Remi", "Remi tavo.") == ["kalo", "remi", "remi", "tavo", "kalo+remi"]
+    assert make_passage_terms("Kalo Remi", "Remi tavo.") == [
+        "kalo",
+        "remi",
+        "remi",
+        "tavo",
+        "kalo+remi",
+    ]
 
 
 # -- searching
@@ -138,8 +144,8 @@ def test_similar_names_are_told_apart(tmp_path):
 
 
 def test_every_name_of_an_atlas_finds_its_own_article(tmp_path):
-    world = deal(people=300, taught=0.5, heldout=0.3, seed=1)
-    index = build_index(write(tmp_path / "c.jsonl", world.passages()), tmp_path / "index")
+    world = generate_atlas(people=300, taught=0.5, heldout=0.3, seed=1)
+    index = build_index(write(tmp_path / "c.jsonl", world.make_passages()), tmp_path / "index")
     found = index.search(list(world.entities), 1)
     assert [passages[0].title for passages in found] == list(world.entities)
 
@@ -197,9 +203,9 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter1.txt").write_text("dear reader")
-    with pytest.raises(UserError, match="thesis exists and is no search index"):
+    with pytest.raises(UserError, match="thesis exists and is not a search index"):
         build_index(corpus, out)
-    with pytest.raises(UserError, match=r"chapter1\.txt exists and is no search index"):
+    with pytest.raises(UserError, match=r"chapter1\.txt exists and is not a search index"):
         build_index(corpus, out / "chapter1.txt")
     assert (out / "chapter1.txt").read_text() == "dear reader"
     with pytest.raises(UserError, match="thesis holds no search index"):
@@ -209,7 +215,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
 def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):
     index_of(tmp_path, "kalo")
     manifest = tmp_path / "index" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 2'))
+    manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT_VERSION}', '"format": 2'))
     with pytest.raises(UserError, match="is of another format"):
         SearchIndex.load(tmp_path / "index")
     assert ids(index_of(tmp_path, "kalo"), "kalo") == ["0"]
@@ -286,7 +292,7 @@ def test_the_tool_searches_inside_the_event_loop():
 def test_results_are_read_back(passages):
     """What the model reads holds the passages again, but for white space around them."""
     found = [Passage("0", " ".join(title.split()), f"x{text}x") for title, text in passages]
-    assert read_results(format_passages(found)) == [(p.title, p.text) for p in found]
+    assert parse_results(format_passages(found)) == [(p.title, p.text) for p in found]
 
 
 @pytest.mark.parametrize(
@@ -305,4 +311,4 @@ def test_results_are_read_back(passages):
     ],
 )
 def test_other_texts_are_no_results(text):
-    assert read_results(text) is None
+    assert parse_results(text) is None

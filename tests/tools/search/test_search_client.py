@@ -12,7 +12,7 @@ from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
@@ -61,7 +61,7 @@ def index(tmp_path_factory):
 
 def test_a_server_answers_as_an_index_in_the_process_does(index):
     local = SearchTool(index, topk=3)
-    with serving(create_app(index)) as url:
+    with serve_in_thread(create_app(index)) as url:
         remote = RemoteSearchTool(url + "/retrieve", topk=3)
         check(remote)
         queries = ["zumato", "Kalo Remi", "unknown", ""]
@@ -72,14 +72,14 @@ def test_a_server_answers_as_an_index_in_the_process_does(index):
 
 def test_the_question_is_put_as_search_r1_puts_it():
     app, bodies = answering(FOUND)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         assert ask(RemoteSearchTool(url + "/", topk=5), "a b") == ['result 1: "A"\nB']
     assert bodies == [{"queries": ["a b"], "topk": 5, "return_scores": True}]
 
 
 def test_a_tool_outlives_the_event_loop_it_was_first_used_in():
     app, _ = answering(FOUND)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = RemoteSearchTool(url)
         assert ask(tool, "a", "b") == ask(tool, "c", "d") == ['result 1: "A"\nB'] * 2
         del tool
@@ -88,14 +88,14 @@ def test_a_tool_outlives_the_event_loop_it_was_first_used_in():
 
 def test_a_busy_server_is_asked_again():
     app, bodies = answering(BUSY, PlainTextResponse("slower", status_code=429), FOUND)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         assert ask(RemoteSearchTool(url, retries=2), "a") == ['result 1: "A"\nB']
     assert len(bodies) == 3
 
 
 def test_the_model_is_told_when_all_attempts_have_failed():
     app, bodies = answering(BUSY)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = RemoteSearchTool(url, retries=1)
         with pytest.raises(
             ToolError, match=r"^Search failed: the server answered with status 500\.$"
@@ -108,7 +108,7 @@ def test_the_model_is_told_when_all_attempts_have_failed():
 
 def test_a_refusal_is_not_repeated():
     app, bodies = answering(PlainTextResponse("not you", status_code=403))
-    with serving(app) as url, pytest.raises(ToolError, match="status 403"):
+    with serve_in_thread(app) as url, pytest.raises(ToolError, match="status 403"):
         ask(RemoteSearchTool(url), "a")
     assert len(bodies) == 1
 
@@ -123,7 +123,7 @@ def test_a_server_of_autocoa_is_found_out_once():
         {"documents": [{"id": "3", "contents": '"A"\nB'}, {"contents": "C\nD"}], "scores": [2, 1]}
     )
     app, bodies = answering(WHAT, found)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = RemoteSearchTool(url)
         check(tool)
         text = 'result 1: "A"\nB\nresult 2: "C"\nD'
@@ -135,7 +135,7 @@ def test_a_server_of_autocoa_is_found_out_once():
 
 def test_a_server_of_neither_kind_is_asked_once_as_each():
     app, bodies = answering(WHAT)
-    with serving(app) as url, pytest.raises(ToolError, match="status 422"):
+    with serve_in_thread(app) as url, pytest.raises(ToolError, match="status 422"):
         ask(RemoteSearchTool(url), "a")
     assert bodies == [SEARCH_R1, AUTOCOA]
 
@@ -152,7 +152,7 @@ def test_a_server_that_speaks_both_is_asked_as_search_r1(index):
 
         await app(scope, heard, send)
 
-    with serving(listening) as url:
+    with serve_in_thread(listening) as url:
         ask(RemoteSearchTool(url), "a")
     assert asked == [SEARCH_R1]
 
@@ -168,7 +168,7 @@ def test_a_server_that_speaks_both_is_asked_as_search_r1(index):
 )
 def test_garbage_is_told_apart_from_an_answer(garbage):
     app, _ = answering(garbage)
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         tool = RemoteSearchTool(url)
         with pytest.raises(ToolError, match="not in the format of /retrieve"):
             ask(tool, "a")
@@ -207,7 +207,7 @@ def test_wrong_arguments_never_reach_the_server():
 
 @pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", "http://a:b"])
 def test_a_bad_url_is_named(url):
-    with pytest.raises(UserError, match="is no url"):
+    with pytest.raises(UserError, match="is not a url"):
         RemoteSearchTool(url)
 
 
@@ -225,7 +225,7 @@ def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.Monke
 
     monkeypatch.setenv("SEARCH_KEY", "secret")
     app = Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
-    with serving(app) as url:
+    with serve_in_thread(app) as url:
         ask(RemoteSearchTool(url, api_key_env="SEARCH_KEY"), "a")
         ask(RemoteSearchTool(url), "a")
         with pytest.raises(UserError, match="holds a user or a password"):

@@ -16,9 +16,9 @@ from bad_servers import (
     redirects,
     resets,
 )
-from fieldcraft.tools.http import MOST_BYTES
+from fieldcraft.tools.http import MAX_RESPONSE_BYTES
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.types import ToolError, ToolUnavailable, UserError
+from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 from virtual_time import Clock
 
 FOUND = json.dumps(
@@ -43,7 +43,7 @@ def test_a_server_that_drips_is_given_up_however_often_it_sends(beginning: bytes
     clock = Clock()
     with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, asked):
         tool = RemoteSearchTool(url, timeout_seconds=100, retries=1, total_seconds=1000)
-        with pytest.raises(ToolUnavailable, match="the server did not answer in time"):
+        with pytest.raises(ToolUnavailableError, match="the server did not answer in time"):
             clock.run(tool(query="a"))
         assert len(asked) == 2
 
@@ -52,7 +52,7 @@ def test_all_attempts_together_have_a_limit() -> None:
     clock = Clock()
     with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, asked):
         tool = RemoteSearchTool(url, timeout_seconds=100, retries=5, total_seconds=250)
-        with pytest.raises(ToolUnavailable, match="the server did not answer in time"):
+        with pytest.raises(ToolUnavailableError, match="the server did not answer in time"):
             clock.run(tool(query="a"))
         assert 1 < len(asked) < 6
 
@@ -60,7 +60,7 @@ def test_all_attempts_together_have_a_limit() -> None:
 def test_an_endless_answer_is_not_read_to_its_end() -> None:
     with raw_server(is_endless) as (url, asked):
         tool = RemoteSearchTool(url, timeout_seconds=PATIENCE)
-        with pytest.raises(ToolUnavailable, match="the server's answer is too large"):
+        with pytest.raises(ToolUnavailableError, match="the server's answer is too large"):
             ask(tool)
         assert len(asked) == 1  # it would be no shorter the next time
 
@@ -69,10 +69,12 @@ def test_an_answer_may_be_as_long_as_the_limit() -> None:
     def padded(size: int) -> bytes:
         return FOUND + b" " * (size - len(FOUND))
 
-    with raw_server(answers(padded(MOST_BYTES)), answers(padded(MOST_BYTES + 1))) as (url, _):
+    with raw_server(
+        answers(padded(MAX_RESPONSE_BYTES)), answers(padded(MAX_RESPONSE_BYTES + 1))
+    ) as (url, _):
         tool = RemoteSearchTool(url, timeout_seconds=PATIENCE)
         assert ask(tool) == FOUND_TEXT
-        with pytest.raises(ToolUnavailable, match="too large"):
+        with pytest.raises(ToolUnavailableError, match="too large"):
             ask(tool)
 
 
@@ -104,7 +106,7 @@ def test_one_failure_neither_ends_a_query_nor_refuses_a_run(first: Behaviour) ->
 def test_what_no_query_caused_is_an_outage(server: Behaviour, reason: str) -> None:
     with raw_server(server) as (url, _):
         tool = RemoteSearchTool(url, retries=1)
-        with pytest.raises(ToolUnavailable, match=reason):
+        with pytest.raises(ToolUnavailableError, match=reason):
             ask(tool)
         with pytest.raises(UserError, match=reason):
             asyncio.run(tool.check())
@@ -115,4 +117,4 @@ def test_what_the_query_may_have_caused_is_none(status: int) -> None:
     with raw_server(answers(b"too long", status=status)) as (url, _):
         with pytest.raises(ToolError, match=f"status {status}") as failed:
             ask(RemoteSearchTool(url))
-        assert not isinstance(failed.value, ToolUnavailable)
+        assert not isinstance(failed.value, ToolUnavailableError)

@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 
 from fieldcraft.tools.search.index import build_index
-from fieldcraft.tools.search.server import MOST_BODY, create_app, serve_search
-from fieldcraft.tools.serving import serving
+from fieldcraft.tools.search.server import MAX_BODY_BYTES, create_app, serve_search
+from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import UserError
 
 
@@ -30,7 +30,7 @@ def index(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(index):
-    with serving(create_app(index)) as url:
+    with serve_in_thread(create_app(index)) as url:
         yield url
 
 
@@ -173,9 +173,9 @@ class Held:
 
 
 def test_a_long_body_is_not_read_to_its_end(url):
-    answer = httpx.post(f"{url}/retrieve", content=b" " * (MOST_BODY + 1), timeout=60)
-    told = f"The body has more than {MOST_BODY} bytes; send a shorter one."
-    assert (answer.status_code, answer.json()) == (413, {"error": told})
+    answer = httpx.post(f"{url}/retrieve", content=b" " * (MAX_BODY_BYTES + 1), timeout=60)
+    message = f"The body has more than {MAX_BODY_BYTES} bytes; send a shorter one."
+    assert (answer.status_code, answer.json()) == (413, {"error": message})
 
 
 def test_no_more_threads_search_than_there_are_processors(monkeypatch):

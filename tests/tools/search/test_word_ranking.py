@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from fieldcraft.tools.search.bm25 import WORDS, Bm25, write_bm25
+from fieldcraft.tools.search.bm25 import BM25_FOLDER, Bm25Ranker, write_bm25
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.types import UserError
@@ -43,7 +43,7 @@ def one(tmp_path_factory):
 @pytest.mark.long
 def test_segments_change_nothing(one, tmp_path):
     write_bm25(passages(COUNT), tmp_path, SMALLEST_HEAP)
-    whole, parts = Bm25(one), Bm25(tmp_path)
+    whole, parts = Bm25Ranker(one), Bm25Ranker(tmp_path)
     assert whole._searcher.num_segments == 1
     assert parts._searcher.num_segments > 2
     for depth in (1, 3, 10, 200):
@@ -54,7 +54,7 @@ def test_segments_change_nothing(one, tmp_path):
 
 def test_equals_stand_in_the_order_of_the_corpus(one):
     """All passages that a query finds, against a ranking of exact sums made from single words."""
-    ranker = Bm25(one)
+    ranker = Bm25Ranker(one)
     for query in QUERIES:
         sums = {}
         for word in query.split():
@@ -73,7 +73,7 @@ def test_equals_are_equal_wherever_they_stand(tmp_path):
     count, last = 9000, 5000
     texts = [kinds[number % 20] + " gone" * (number in (0, last)) for number in range(count)]
     write_bm25((Passage(str(n), "", text) for n, text in enumerate(texts)), tmp_path)
-    [ranked] = Bm25(tmp_path).rank(["gone b c d e f g h i j k l"], count)
+    [ranked] = Bm25Ranker(tmp_path).rank(["gone b c d e f g h i j k l"], count)
     assert {number for number, _ in ranked[:2]} == {0, last}
     for kind in range(20):
         of_kind = [(n, score) for n, score in ranked[2:] if n % 20 == kind]
@@ -83,7 +83,7 @@ def test_equals_are_equal_wherever_they_stand(tmp_path):
 
 def test_every_build_ranks_alike(one, tmp_path):
     write_bm25(passages(COUNT), tmp_path)
-    assert Bm25(one).rank(QUERIES, 50) == Bm25(tmp_path).rank(QUERIES, 50)
+    assert Bm25Ranker(one).rank(QUERIES, 50) == Bm25Ranker(tmp_path).rank(QUERIES, 50)
 
 
 def test_many_threads_find_what_one_finds(tmp_path):
@@ -139,13 +139,13 @@ def few_bytes(path):
 @pytest.mark.parametrize(
     ("pattern", "damage"),
     [
-        (f"{WORDS}/meta.json", lambda path: path.unlink()),
-        (f"{WORDS}/meta.json", cut),
-        (f"{WORDS}/*.idx", lambda path: path.unlink()),
-        (f"{WORDS}/*.idx", cut),
-        (f"{WORDS}/*.term", cut),
-        (f"{WORDS}/*.fast", cut),
-        *((f"{WORDS}/*.{kind}", few_bytes) for kind in ("fast", "fieldnorm", "idx", "term")),
+        (f"{BM25_FOLDER}/meta.json", lambda path: path.unlink()),
+        (f"{BM25_FOLDER}/meta.json", cut),
+        (f"{BM25_FOLDER}/*.idx", lambda path: path.unlink()),
+        (f"{BM25_FOLDER}/*.idx", cut),
+        (f"{BM25_FOLDER}/*.term", cut),
+        (f"{BM25_FOLDER}/*.fast", cut),
+        *((f"{BM25_FOLDER}/*.{kind}", few_bytes) for kind in ("fast", "fieldnorm", "idx", "term")),
         ("offsets.bin", cut),
         ("offsets.bin", lambda path: put(path, b"123")),
         ("passages.jsonl", cut),

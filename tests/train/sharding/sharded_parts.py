@@ -19,15 +19,15 @@ from transformers import (
 )
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.rl import Critic as CriticSettings
-from fieldcraft.config.sections import Lora, Optim
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.config.rl import CriticConfig as CriticSettings
+from fieldcraft.config.sections import LoraConfig, Optim
+from fieldcraft.train.batch import Sample, SampleUnit
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.learning import Learning, Reference, Valuing
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model, torch_type
-from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReaderSpec
-from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reader
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import load_model, to_torch_dtype
+from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
+from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
+from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reference
 from fieldcraft.train.trainer import Trainer
 from rank_processes import Pool
 
@@ -69,11 +69,11 @@ def _made(kind: Kind, tied: bool) -> Any:
     return DeepseekV3ForCausalLM(DeepseekV3Config(**shape, **ranks, **heads))
 
 
-def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[Unit]:
+def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[SampleUnit]:
     """Groups of samples with a prompt in common, longer than is worth sharing; every second one has
     a second chain. Weights, advantages and log-probabilities are random."""
     rng = np.random.default_rng(seed)
-    found: list[Unit] = []
+    found: list[SampleUnit] = []
     for number in range(groups):
         shared = rng.integers(1, WORDS, prompt + 3 * number)
         for member in range(group):
@@ -82,7 +82,7 @@ def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[
     return found
 
 
-def pairs(seed: int) -> list[Unit]:
+def pairs(seed: int) -> list[SampleUnit]:
     """Chosen and rejected continuations of the same prompts."""
     rng = np.random.default_rng(seed + 7)  # no gradient of a first step is below 1e-7
     prompts = [rng.integers(1, WORDS, 18) for _ in range(5)]
@@ -109,7 +109,7 @@ def _sample(rng: np.random.Generator, prompt: Any, even: bool = False) -> Sample
     )
 
 
-def weight_of(chosen: Sequence[Unit]) -> float:
+def weight_of(chosen: Sequence[SampleUnit]) -> float:
     return float(sum(sample.weight.sum() for unit in chosen for sample in unit))
 
 
@@ -117,73 +117,85 @@ def weight_of(chosen: Sequence[Unit]) -> float:
 class Models:
     """What a stage trains and reads."""
 
-    trainer: Learning
-    reference: Reference | None = None
-    critic: Valuing | None = None
-    teacher: Reference | None = None
+    trainer: TrainablePolicy
+    reference: ReferenceModel | None = None
+    critic: ValueModel | None = None
+    teacher: ReferenceModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class ModelsSpec:
     """Which models there are to be."""
 
     start: Path
     optim: Optim
     steps: int = 20
     dtype: Literal["float32", "bfloat16"] = "float32"
-    lora: Lora | None = None
+    lora: LoraConfig | None = None
     reference: bool = False
     teacher: Path | None = None
     critic: CriticSettings | None = None
 
 
-def plain(wish: Wish) -> Models:
+def plain(models_spec: ModelsSpec) -> Models:
     """In this process."""
-    optim, steps = wish.optim, wish.steps
-    if wish.lora is None:
-        dtype = torch_type(wish.dtype)
-        trainer = Trainer(load_model(wish.start, CPU), optim, steps, dtype=dtype)
+    optim, steps = models_spec.optim, models_spec.steps
+    if models_spec.lora is None:
+        dtype = to_torch_dtype(models_spec.dtype)
+        trainer = Trainer(load_model(models_spec.start, CPU), optim, steps, dtype=dtype)
     else:
-        model = load_model(wish.start, CPU, wish.dtype)
-        trainer = Trainer(model, optim, steps, Adapter(model, wish.lora, 0))
+        model = load_model(models_spec.start, CPU, models_spec.dtype)
+        trainer = Trainer(model, optim, steps, LoraAdapter(model, models_spec.lora, 0))
 
     def reader(folder: Path) -> Trainer:
-        return Trainer(load_model(folder, CPU, wish.dtype), optim, 1)
+        return Trainer(load_model(folder, CPU, models_spec.dtype), optim, 1)
 
     critic = None
-    if wish.critic is not None:
-        own = wish.critic.backbone == "own"
-        model = load_model(wish.start, CPU) if own else trainer.model
-        critic = Critic(model, wish.critic, optim, steps, torch_type(wish.dtype))
-    reference = trainer.at_start() or reader(wish.start) if wish.reference else None
-    return Models(trainer, reference, critic, reader(wish.teacher) if wish.teacher else None)
+    if models_spec.critic is not None:
+        own = models_spec.critic.backbone == "own"
+        model = load_model(models_spec.start, CPU) if own else trainer.model
+        critic = Critic(model, models_spec.critic, optim, steps, to_torch_dtype(models_spec.dtype))
+    reference = (
+        trainer.snapshot_reference() or reader(models_spec.start) if models_spec.reference else None
+    )
+    return Models(
+        trainer, reference, critic, reader(models_spec.teacher) if models_spec.teacher else None
+    )
 
 
 @contextmanager
-def sharded(pool: Pool, folder: Path, wish: Wish, data: int, context: int = 1) -> Iterator[Models]:
+def sharded(
+    pool: Pool, folder: Path, models_spec: ModelsSpec, data: int, context: int = 1
+) -> Iterator[Models]:
     """In ranks, inside the block."""
-    optim, steps = wish.optim, wish.steps
+    optim, steps = models_spec.optim, models_spec.steps
     with pool.ranks(folder, data, context) as ranks:
         spec = PolicySpec(
-            folder=wish.start, optim=optim, steps=steps, dtype=wish.dtype, lora=wish.lora
+            folder=models_spec.start,
+            optim=optim,
+            steps=steps,
+            dtype=models_spec.dtype,
+            lora=models_spec.lora,
         )
         models = Models(ShardedTrainer(ranks, spec))
-        if wish.reference:
-            read = ReaderSpec(folder=wish.start, optim=optim, dtype=wish.dtype)
-            models.reference = models.trainer.at_start() or make_reader(ranks, "reference", read)
-        if wish.teacher is not None:
-            read = ReaderSpec(folder=wish.teacher, optim=optim, dtype=wish.dtype)
-            models.teacher = make_reader(ranks, "teacher", read)
-        if wish.critic is not None:
+        if models_spec.reference:
+            read = ReferenceSpec(folder=models_spec.start, optim=optim, dtype=models_spec.dtype)
+            models.reference = models.trainer.snapshot_reference() or make_reference(
+                ranks, "reference", read
+            )
+        if models_spec.teacher is not None:
+            read = ReferenceSpec(folder=models_spec.teacher, optim=optim, dtype=models_spec.dtype)
+            models.teacher = make_reference(ranks, "teacher", read)
+        if models_spec.critic is not None:
             models.critic = ShardedCritic(
                 ranks,
                 CriticSpec(
-                    settings=wish.critic,
+                    settings=models_spec.critic,
                     optim=optim,
                     steps=steps,
                     policy="policy",
-                    folder=wish.start,
-                    dtype=wish.dtype,
+                    folder=models_spec.start,
+                    dtype=models_spec.dtype,
                 ),
             )
         yield models

@@ -32,7 +32,10 @@ def test_a_model_that_packed_batches_change_is_refused(
     spec = PolicySpec(folder=tmp_path / "model", optim=Optim(lr=1e-3), steps=1, dtype="float32")
     with (
         pool.ranks(tmp_path, 2 // context, context) as ranks,
-        pytest.raises(UserError, match="its layers do not pass on which text a token belongs to"),
+        pytest.raises(
+            UserError,
+            match="its layers do not pass the sequence boundaries to the attention function",
+        ),
     ):
         ShardedTrainer(ranks, spec)
 

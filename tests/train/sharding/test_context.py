@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sharded_parts import units
 
-from fieldcraft.train.batch import PackedBatch, Run, pack
-from fieldcraft.train.sharding.context import Part, cut_at, part_of
+from fieldcraft.train.batch import PackedBatch, TokenRun, pack
+from fieldcraft.train.sharding.context import ContextShard, shard_batch, split_runs
 
 
 class Group:
@@ -22,36 +22,36 @@ class Group:
         return self.count
 
 
-def parts(batch: PackedBatch, count: int) -> list[Part]:
+def parts(batch: PackedBatch, count: int) -> list[ContextShard]:
     group: Any = Group(count)
-    return [part_of(batch, rank, group) for rank in range(count)]
+    return [shard_batch(batch, rank, group) for rank in range(count)]
 
 
-def seen(runs: list[Run]) -> dict[int, list[int]]:
+def seen(runs: list[TokenRun]) -> dict[int, list[int]]:
     """The places that each token sees, in their order."""
     found: dict[int, list[int]] = {}
     for run in runs:
-        before = [] if run.after is None else found[runs[run.after].end - 1]
+        before = [] if run.parent is None else found[runs[run.parent].end - 1]
         for place in range(run.start, run.end):
             found[place] = [*before, *range(run.start, place + 1)]
     return found
 
 
 def test_a_run_that_crosses_borders_becomes_several() -> None:
-    runs = [Run(0, 2, None), Run(2, 9, 0), Run(9, 12, 0)]
-    assert list(cut_at(runs, 4)) == [
-        Run(0, 2, None),
-        Run(2, 4, 0),
-        Run(4, 8, 1),
-        Run(8, 9, 2),
-        Run(9, 12, 0),
+    runs = [TokenRun(0, 2, None), TokenRun(2, 9, 0), TokenRun(9, 12, 0)]
+    assert list(split_runs(runs, 4)) == [
+        TokenRun(0, 2, None),
+        TokenRun(2, 4, 0),
+        TokenRun(4, 8, 1),
+        TokenRun(8, 9, 2),
+        TokenRun(9, 12, 0),
     ]
 
 
 @given(st.integers(0, 50), st.integers(1, 40))
 def test_every_token_sees_what_it_saw(seed: int, size: int) -> None:
     runs = list(pack([s for unit in units(seed) for s in unit]).runs)
-    cut = list(cut_at(runs, size))
+    cut = list(split_runs(runs, size))
     assert seen(cut) == seen(runs)
     assert all(run.start // size == (run.end - 1) // size for run in cut)
 
@@ -61,14 +61,14 @@ def test_every_token_lies_on_one_rank(seed: int, count: int) -> None:
     batch = pack([s for unit in units(seed) for s in unit])
     held = parts(batch, count)
     assert len({len(part.ids_n) for part in held}) == 1
-    own = torch.cat([part.own_T for part in held])
+    own = torch.cat([part.local_T for part in held])
     assert own.sort().values.tolist() == list(range(len(batch.ids_T)))
     for part in held:
         # each trained token is predicted from the token that stood before it
-        before = batch.ids_N[batch.from_T[part.own_T]]
+        before = batch.ids_N[batch.from_T[part.local_T]]
         assert part.ids_n[part.from_t].equal(before)
-        assert part.position_n[part.from_t].equal(batch.position_N[batch.from_T[part.own_T]])
-        sizes = [part.runs[place].end - part.runs[place].start for place in part.mine]
+        assert part.position_n[part.from_t].equal(batch.position_N[batch.from_T[part.local_T]])
+        sizes = [part.runs[place].end - part.runs[place].start for place in part.local_runs]
         assert sum(sizes) == len(part.ids_n)
 
 
@@ -82,5 +82,5 @@ def test_ranks_have_the_same_work_in_a_long_text() -> None:
     assert max(work) < 1.05 * np.mean(work)
 
 
-def _holds(part: Part, token: int) -> bool:
-    return any(part.runs[p].start <= token < part.runs[p].end for p in part.mine)
+def _holds(part: ContextShard, token: int) -> bool:
+    return any(part.runs[p].start <= token < part.runs[p].end for p in part.local_runs)

@@ -17,7 +17,7 @@ from sharded_parts import (
     WORDS,
     Kind,
     Models,
-    Wish,
+    ModelsSpec,
     gap,
     pairs,
     parted,
@@ -29,19 +29,24 @@ from sharded_parts import (
     written,
 )
 
-from fieldcraft.algos.distillation import Distillation
-from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
-from fieldcraft.config.rl import Critic
-from fieldcraft.config.sections import Lora, Optim
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.learning import Guide, note
-from fieldcraft.train.teacher import Teacher
+from fieldcraft.algos.distillation import DistillationLoss
+from fieldcraft.algos.losses import (
+    ContrastiveLoss,
+    CrossEntropyLoss,
+    LossFunction,
+    PolicyGradientLoss,
+)
+from fieldcraft.config.rl import CriticConfig
+from fieldcraft.config.sections import LoraConfig, Optim
+from fieldcraft.train.batch import Sample, SampleUnit
+from fieldcraft.train.protocols import TeacherReference, store_scores
+from fieldcraft.train.teacher import TeacherScorer
 from rank_processes import Pool
 
 FEW, MANY = 4, 20  # steps: of the tests that always run, and of the others
 TEMPERATURE = 0.8
-TOKENS = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
-SEQUENCES = Surrogate(
+TOKENS = PolicyGradientLoss(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SEQUENCES = PolicyGradientLoss(
     ratio="sequence", importance="sequence", importance_cap=1.5, llds_coef=0.3, clip="cispo"
 )
 FIELDS = ("entropy", "new_logp", "old_logp", "ref_logp", "value", "teacher_logp")
@@ -51,37 +56,42 @@ FIELDS = ("entropy", "new_logp", "old_logp", "ref_logp", "value", "teacher_logp"
 class Case:
     """What is trained, and how."""
 
-    objective: Objective
-    units: Callable[[int], list[Unit]] = units
+    objective: LossFunction
+    units: Callable[[int], list[SampleUnit]] = units
     kind: Kind = "qwen3"
     tied: bool = False
-    wish: dict[str, Any] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)
     optim: dict[str, Any] = field(default_factory=dict)
     teacher: bool = False
     guide: int | None = None  # words of the teacher that are compared
 
 
 CASES = {
-    "sft": Case(objective=CrossEntropy()),
-    "sft-tied": Case(objective=CrossEntropy(), kind="llama", tied=True),
-    "sft-mla": Case(objective=CrossEntropy(), kind="mla"),
-    "contrastive": Case(objective=Contrastive(alpha=0.2), units=pairs),
+    "sft": Case(objective=CrossEntropyLoss()),
+    "sft-tied": Case(objective=CrossEntropyLoss(), kind="llama", tied=True),
+    "sft-mla": Case(objective=CrossEntropyLoss(), kind="mla"),
+    "contrastive": Case(objective=ContrastiveLoss(alpha=0.2), units=pairs),
     "rl-tokens": Case(
-        objective=TOKENS, kind="llama", wish={"reference": True, "critic": Critic(backbone="own")}
+        objective=TOKENS,
+        kind="llama",
+        spec={"reference": True, "critic": CriticConfig(backbone="own")},
     ),
-    "rl-sequences": Case(objective=SEQUENCES, wish={"critic": Critic(backbone="policy")}),
-    "distil-sampled": Case(objective=Surrogate(), teacher=True),
+    "rl-sequences": Case(objective=SEQUENCES, spec={"critic": CriticConfig(backbone="policy")}),
+    "distil-sampled": Case(objective=PolicyGradientLoss(), teacher=True),
     "distil-top-k": Case(
-        objective=Distillation(surrogate=Surrogate()), teacher=True, guide=5, tied=True
+        objective=DistillationLoss(policy_loss=PolicyGradientLoss()),
+        teacher=True,
+        guide=5,
+        tied=True,
     ),
-    "lora": Case(objective=TOKENS, wish={"reference": True, "lora": Lora(rank=4, alpha=8)}),
+    "lora": Case(objective=TOKENS, spec={"reference": True, "lora": LoraConfig(rank=4, alpha=8)}),
     "activation-checkpointing": Case(
-        objective=CrossEntropy(), optim={"activation_checkpointing": True}
+        objective=CrossEntropyLoss(), optim={"activation_checkpointing": True}
     ),
     "lora-distil": Case(
-        objective=Distillation(surrogate=Surrogate()),
+        objective=DistillationLoss(policy_loss=PolicyGradientLoss()),
         kind="llama",
-        wish={"reference": True, "lora": Lora(rank=4, alpha=8)},
+        spec={"reference": True, "lora": LoraConfig(rank=4, alpha=8)},
         guide=WORDS,
     ),
     "fewer-units-than-ranks": Case(objective=TOKENS, units=partial(units, groups=1)),
@@ -95,10 +105,14 @@ def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]
         chosen = case.units(number)
         total = weight_of(chosen)
         fill(models, chosen, case)
-        guide = Guide(models.teacher or models.reference, case.guide) if case.guide else None
+        guide = (
+            TeacherReference(models.teacher or models.reference, case.guide) if case.guide else None
+        )
         for _ in range(2):  # so that in the second one the ratio is not 1
             models.trainer.done = len(rows)
-            row = models.trainer.step(chosen, case.objective, total, TEMPERATURE, guide, note)
+            row = models.trainer.step(
+                chosen, case.objective, total, TEMPERATURE, guide, store_scores
+            )
             if models.critic:
                 models.critic.done = len(rows)
                 row |= {f"critic/{k}": v for k, v in models.critic.step(chosen, total).items()}
@@ -108,9 +122,9 @@ def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]
     return rows, seen
 
 
-def fill(models: Models, chosen: Sequence[Unit], case: Case) -> None:
+def fill(models: Models, chosen: Sequence[SampleUnit], case: Case) -> None:
     """What the samples know of the models as they are before the steps."""
-    if not isinstance(case.objective, CrossEntropy | Contrastive):
+    if not isinstance(case.objective, CrossEntropyLoss | ContrastiveLoss):
         models.trainer.fill_logprobs(chosen, "old_logp", TEMPERATURE)
     if models.reference:
         models.reference.fill_logprobs(chosen, "ref_logp", TEMPERATURE)
@@ -118,8 +132,8 @@ def fill(models: Models, chosen: Sequence[Unit], case: Case) -> None:
         models.critic.fill_values(chosen)
     if models.teacher:
         for sample in (sample for unit in chosen for sample in unit):
-            sample.seen = behind_a_hint(sample)
-        Teacher(model=models.teacher).fill_logprobs(chosen, TEMPERATURE)
+            sample.teacher_view = behind_a_hint(sample)
+        TeacherScorer(model=models.teacher).fill_logprobs(chosen, TEMPERATURE)
 
 
 def behind_a_hint(sample: Sample) -> Sample:
@@ -135,11 +149,11 @@ def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> No
     start = write_model(folder / "start", case.kind, case.tied)
     settings = {"lr": 1e-3, "micro_tokens": 120 // context, **case.optim}
     teacher = write_model(folder / "teacher", case.kind, seed=1) if case.teacher else None
-    wish = Wish(start=start, optim=Optim(**settings), teacher=teacher, **case.wish)
-    alone = plain(wish)
+    spec = ModelsSpec(start=start, optim=Optim(**settings), teacher=teacher, **case.spec)
+    alone = plain(spec)
     rows, samples = train(alone, case, steps)
-    weights, before = written(alone, folder / "alone"), written(plain(wish), folder / "before")
-    with sharded(pool, folder, wish, data, context) as models:
+    weights, before = written(alone, folder / "alone"), written(plain(spec), folder / "before")
+    with sharded(pool, folder, spec, data, context) as models:
         found, others = train(models, case, steps)
         spread = written(models, folder / "spread")
     for row, other in zip(rows, found, strict=True):
@@ -187,7 +201,7 @@ def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path
     compare(CASES[case], layout, MANY, pool, tmp_path)
 
 
-LORA = Lora(rank=4, alpha=8)
+LORA = LoraConfig(rank=4, alpha=8)
 
 
 @pytest.mark.long
@@ -195,7 +209,7 @@ LORA = Lora(rank=4, alpha=8)
     ("layout", "lora"), [("1x2", None), pytest.param("2", LORA, marks=pytest.mark.slow)]
 )
 def test_bfloat16_is_as_far_from_float32_as_in_one_process(
-    layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
+    layout: str, lora: LoraConfig | None, pool: Pool, tmp_path: Path
 ) -> None:
     compare_roundings(layout, lora, pool, tmp_path)
 
@@ -204,19 +218,19 @@ def test_bfloat16_is_as_far_from_float32_as_in_one_process(
 @pytest.mark.parametrize("lora", [None, LORA])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_so_it_is_in_every_layout(
-    layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
+    layout: str, lora: LoraConfig | None, pool: Pool, tmp_path: Path
 ) -> None:
     compare_roundings(layout, lora, pool, tmp_path)
 
 
-def compare_roundings(layout: str, lora: Lora | None, pool: Pool, tmp_path: Path) -> None:
+def compare_roundings(layout: str, lora: LoraConfig | None, pool: Pool, tmp_path: Path) -> None:
     """The roundings of ranks are others, as gradients are rounded before they are added up."""
     case, start = CASES["sft"], write_model(tmp_path / "start")
-    exact = Wish(start=start, optim=Optim(lr=1e-3, micro_tokens=120), lora=lora)
-    wish = replace(exact, dtype="bfloat16")
+    exact = ModelsSpec(start=start, optim=Optim(lr=1e-3, micro_tokens=120), lora=lora)
+    spec = replace(exact, dtype="bfloat16")
     expected, _ = train(plain(exact), case, MANY)
-    alone, _ = train(plain(wish), case, MANY)
-    with sharded(pool, tmp_path, wish, *LAYOUTS[layout]) as models:
+    alone, _ = train(plain(spec), case, MANY)
+    with sharded(pool, tmp_path, spec, *LAYOUTS[layout]) as models:
         found, _ = train(models, case, MANY)
         weights = written(models, tmp_path / "spread")
     for name in ("loss", "grad_norm"):

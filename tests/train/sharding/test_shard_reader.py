@@ -13,12 +13,12 @@ import torch
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from fieldcraft.train.sharding.checkpoint import causes
-from fieldcraft.train.sharding.reader import INDEX, ShardReader
+from fieldcraft.train.sharding.checkpoint import unwrap_checkpoint_errors
+from fieldcraft.train.sharding.checkpoint_reader import INDEX_FILE, ShardReader
 
 
 @pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
+def without_process_group() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
@@ -40,7 +40,7 @@ def written(folder: Path, **more: Any) -> Path:
 
 def read(folder: Path, **more: Any) -> dict[str, Any]:
     found = {"policy": {"a": torch.zeros(3, 2), "b": torch.ones(2, dtype=torch.bfloat16)}, **more}
-    with causes():
+    with unwrap_checkpoint_errors():
         load(found, storage_reader=ShardReader(folder), no_dist=True)
     return found
 
@@ -59,13 +59,13 @@ def test_an_index_of_another_python_is_read(
     monkeypatch.setattr(pathlib.PosixPath, "__module__", module)
     folder = written(tmp_path / "shards")
     monkeypatch.undo()
-    assert module.encode() in (folder / INDEX).read_bytes()
+    assert module.encode() in (folder / INDEX_FILE).read_bytes()
     assert read(folder)["policy"]["a"].eq(1).all()
 
 
 def test_nothing_of_an_index_is_run(tmp_path: Path) -> None:
     folder = written(tmp_path / "shards")
-    (folder / INDEX).write_bytes(pickle.dumps(Evil(tmp_path / "started")))
+    (folder / INDEX_FILE).write_bytes(pickle.dumps(Evil(tmp_path / "started")))
     with pytest.raises(pickle.UnpicklingError, match="which may run anything"):
         read(folder)
     assert not (tmp_path / "started").exists()
@@ -81,6 +81,6 @@ def test_nothing_that_is_listed_as_bytes_is_run(tmp_path: Path) -> None:
 
 def test_an_index_of_something_else_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "shards")
-    (folder / INDEX).write_bytes(pickle.dumps(torch.Size([1])))
+    (folder / INDEX_FILE).write_bytes(pickle.dumps(torch.Size([1])))
     with pytest.raises(pickle.UnpicklingError, match="lists no tensors"):
         read(folder)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from sharded_parts import (
     WORDS,
     Models,
-    Wish,
+    ModelsSpec,
     gap,
     parted,
     plain,
@@ -26,15 +26,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpoints import tiny_tokenizer
 from cli_parts import sentence, status
-from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.config.rl import Critic
-from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.config.rl import CriticConfig
+from fieldcraft.config.sections import LoraConfig, Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.recipes.loading import build_recipe
-from fieldcraft.runs.beginning import open_run
-from fieldcraft.train.learning import Learning
-from fieldcraft.train.sharding.policies import read_policy
-from fieldcraft.train.stages.base import Material, Row
+from fieldcraft.runs.resume import open_run_folder
+from fieldcraft.train.protocols import TrainablePolicy
+from fieldcraft.train.sharding.policies import load_sharded_policy
+from fieldcraft.train.stages.base import StageInputs, StepMetrics
 from fieldcraft.train.stages.supervised import SupervisedStage
 from fieldcraft.types import UserError
 from rank_processes import Pool
@@ -44,10 +44,10 @@ OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
 ALIKE = 1e-5
 
 
-def wish(folder: Path, tied: bool = False, **given: object) -> Wish:
+def make_spec(folder: Path, tied: bool = False, **given: object) -> ModelsSpec:
     start = write_model(folder / "start", tied=tied)
     tiny_tokenizer().save_pretrained(start)
-    return Wish(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
+    return ModelsSpec(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
 
 
 def learn(models: Models, numbers: range) -> list[float]:
@@ -58,7 +58,7 @@ def learn(models: Models, numbers: range) -> list[float]:
         total = weight_of(chosen)
         if models.critic:
             models.critic.fill_values(chosen)
-        losses.append(models.trainer.step(chosen, CrossEntropy(), total)["loss"])
+        losses.append(models.trainer.step(chosen, CrossEntropyLoss(), total)["loss"])
         if models.critic:
             losses.append(models.critic.step(chosen, total)["loss"])
     return losses
@@ -76,7 +76,7 @@ def learn(models: Models, numbers: range) -> list[float]:
 def test_another_number_of_ranks_goes_on_where_two_were(
     pool: Pool, tmp_path: Path, data: int, context: int, backbone: str
 ) -> None:
-    asked = wish(tmp_path, critic=Critic(backbone=backbone))
+    asked = make_spec(tmp_path, critic=CriticConfig(backbone=backbone))
     target = tmp_path / "step-000003"
     with sharded(pool, tmp_path, asked, 2) as models:
         start = written(models, tmp_path / "start-of-it")
@@ -84,7 +84,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
         assert models.critic is not None
         models.trainer.save(target, None, {"critic": models.critic.state_dict()})
         losses = learn(models, range(3, 6))  # while it is written
-        models.trainer.settle()
+        models.trainer.wait_for_saves()
         weights = written(models, tmp_path / "whole")
     with sharded(pool, tmp_path, asked, data, context) as models:
         assert models.critic is not None
@@ -98,22 +98,22 @@ def test_another_number_of_ranks_goes_on_where_two_were(
 
 @pytest.mark.long
 def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
-    asked, target = wish(tmp_path), tmp_path / "saved" / "step-000001"
+    asked, target = make_spec(tmp_path), tmp_path / "saved" / "step-000001"
     with sharded(pool, tmp_path, asked, 2) as models:
         learn(models, range(1))
         models.trainer.save(target, None, {"kept": [1, 2]})
         assert models.trainer.load(target) == {"kept": [1, 2]}  # waits until it is written
         models.trainer.save(target, None, {})  # as at the end of a stage
-        models.trainer.settle()
+        models.trainer.wait_for_saves()
         assert [path.name for path in target.parent.iterdir()] == ["step-000001"]
         assert models.trainer.load(target) == {"kept": [1, 2]}
 
 
 def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
-    asked = wish(tmp_path)
+    asked = make_spec(tmp_path)
     with sharded(pool, tmp_path, asked, 2) as models:
         models.trainer.save(tmp_path / "step-000000", None, {})
-        models.trainer.settle()
+        models.trainer.wait_for_saves()
         shard = next((tmp_path / "step-000000").glob("*.distcp"))
         shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
         with pytest.raises(UserError, match="step-000000"):
@@ -124,16 +124,20 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: P
 @pytest.mark.parametrize(
     ("tied", "lora"),
     [
-        (False, Lora(rank=4, alpha=8)),
+        (False, LoraConfig(rank=4, alpha=8)),
         pytest.param(False, None, marks=pytest.mark.slow),
         pytest.param(True, None, marks=pytest.mark.slow),
     ],
     ids=["lora", "whole", "tied"],
 )
 def test_a_checkpoint_becomes_a_folder_of_transformers(
-    pool: Pool, tmp_path: Path, tied: bool, lora: Lora | None, capsys: pytest.CaptureFixture[str]
+    pool: Pool,
+    tmp_path: Path,
+    tied: bool,
+    lora: LoraConfig | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = wish(tmp_path, tied, lora=lora)
+    asked = make_spec(tmp_path, tied, lora=lora)
     run = write_run(tmp_path / "run", asked)
     target = run / "only" / "step-000002"
     with sharded(pool, tmp_path, asked, 4) as models:
@@ -141,14 +145,14 @@ def test_a_checkpoint_becomes_a_folder_of_transformers(
         models.trainer.save(target, None, {})
         expected = written(models, tmp_path / "expected")
         learn(models, range(2, 4))
-        models.trainer.settle()
-    model, adapter = read_policy(target, asked.start, "float32", lora)
+        models.trainer.wait_for_saves()
+    model, adapter = load_sharded_policy(target, asked.start, "float32", lora)
     if adapter is None:
         assert gap(dict(model.named_parameters()), expected) == 0
     else:
         adapter.save(tmp_path / "adapter")
         assert gap(load_file(tmp_path / "adapter" / "adapter_model.safetensors"), expected) == 0
-        model = adapter.merged()
+        model = adapter.merge()
     out = tmp_path / "exported"
     assert status("export", target, "--out", out, "--dtype", "float32") == 0
     exported = AutoModelForCausalLM.from_pretrained(out)
@@ -161,13 +165,13 @@ def test_a_checkpoint_becomes_a_folder_of_transformers(
     assert "without its run" in sentence(capsys)
 
 
-def write_run(folder: Path, asked: Wish) -> Path:
+def write_run(folder: Path, asked: ModelsSpec) -> Path:
     """The folder of a run whose ranks are at its only stage."""
     lora = asked.lora and asked.lora.model_dump()
     stage = {"type": "sft", "data": "d", "steps": 20, "optim": {"lr": 1e-3, "micro_tokens": 120}}
     keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
     recipe = build_recipe({"recipe": "mine", "tasks": "t", "demonstrations": "d", **keys})
-    open_run(folder, recipe)
+    open_run_folder(folder, recipe)
     (folder / "only").mkdir()
     return folder
 
@@ -175,7 +179,7 @@ def write_run(folder: Path, asked: Wish) -> Path:
 def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
     pool: Pool, tmp_path: Path
 ) -> None:
-    asked = wish(tmp_path)
+    asked = make_spec(tmp_path)
     shards, whole = tmp_path / "step-000001", tmp_path / "step-000002"
     alone = plain(asked).trainer
     alone.save(whole, tiny_tokenizer(), {})
@@ -190,7 +194,7 @@ def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
 
 def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Path) -> None:
     optim = Optim(lr=1e-3, micro_tokens=1000, beta1=0.0, clip_norm=1e6)
-    asked = replace(wish(tmp_path, dtype="bfloat16"), optim=optim)
+    asked = replace(make_spec(tmp_path, dtype="bfloat16"), optim=optim)
     with sharded(pool, tmp_path, asked, 2) as models:
         learn(models, range(1))
         models.trainer.save(tmp_path / "step-000001", None, {})
@@ -206,16 +210,16 @@ def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Pat
 class Steps(SupervisedStage):
     """A stage over a few units, which is killed before one of its steps."""
 
-    def __init__(self, trainer: Learning, dies_in: int | None = None) -> None:
-        super().__init__(trainer, units(0, groups=5), CrossEntropy(), 4, 0)
+    def __init__(self, trainer: TrainablePolicy, dies_in: int | None = None) -> None:
+        super().__init__(trainer, units(0, groups=5), CrossEntropyLoss(), 4, 0)
         self.dies_in = dies_in
         self.done: list[int] = []
 
     @classmethod
-    async def open(cls, settings: Any, material: Material) -> Self:
+    async def create(cls, settings: Any, material: StageInputs) -> Self:
         raise AssertionError("it is made by hand")
 
-    async def step(self, number: int) -> Row:
+    async def step(self, number: int) -> StepMetrics:
         if number == self.dies_in:
             raise KeyboardInterrupt
         self.done.append(number)
@@ -226,7 +230,7 @@ class Steps(SupervisedStage):
 def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
     given = {"type": "sft", "data": "d", "steps": 8, "batch": 4, "checkpoint_every": 2}
     settings = Sft.model_validate({**given, "optim": OPTIM})
-    asked, stage = wish(tmp_path, steps=8), tmp_path / "stage"
+    asked, stage = make_spec(tmp_path, steps=8), tmp_path / "stage"
     alone = plain(asked)
     start = written(alone, tmp_path / "start-of-it")
     expected = run_stage(Steps(alone.trainer), settings, tmp_path / "alone")
@@ -248,14 +252,14 @@ def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: 
 def test_a_gradient_that_is_not_finite_leaves_all_ranks_as_they_were(
     pool: Pool, tmp_path: Path
 ) -> None:
-    asked = wish(tmp_path)
+    asked = make_spec(tmp_path)
     with sharded(pool, tmp_path, asked, 2) as models:
         learn(models, range(1))
         before = written(models, tmp_path / "before")
         chosen = units(1)
         chosen[0][0].weight[-1] = torch.inf  # only one rank has it
-        with pytest.raises(UserError, match="step 1 has a gradient that is not finite"):
-            models.trainer.step(chosen, CrossEntropy(), 10.0)
+        with pytest.raises(UserError, match="step 1 has a non-finite gradient"):
+            models.trainer.step(chosen, CrossEntropyLoss(), 10.0)
         assert gap(before, written(models, tmp_path / "after")) == 0
         assert models.trainer.done == 1
         learn(models, range(1, 2))

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from bandit import LIMITS, TASKS, Letters, bandit, letters, small_model
 from fieldcraft.config.distil import Distil
-from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
-from fieldcraft.train.batch import Sample, Unit, as_seen, to_sample
-from fieldcraft.train.distiller import Distiller
-from fieldcraft.train.sampler import Sampler
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.batch import Sample, SampleUnit, get_teacher_view, to_sample
+from fieldcraft.train.distiller import DistillationLearner
+from fieldcraft.train.sampler import RolloutSampler
+from fieldcraft.train.stages.base import StepMetrics
 from fieldcraft.train.stages.distil import DistilStage
-from fieldcraft.train.teacher import Teacher, shown_prompt, shown_question
+from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory, UserError
 from rl_parts import MIXED, RIGHT, SEARCH, TOKENIZER, WRONG, KeyedEngine, RecordingTrainer, written
@@ -60,7 +60,7 @@ def test_tokens_count_alike_and_rewards_are_not_trained_on_unless_told() -> None
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"teacher": {}}, "names no teacher: set stage or checkpoint, or shown"),
+        ({"teacher": {}}, "no teacher is set: set stage or checkpoint, or, for"),
         ({"teacher": {"stage": "a", "checkpoint": "b"}}, "remove one of them"),
         ({"teacher": {"shown": "hint"}}, "must be 'answer' or 'plan', not 'hint'"),
         ({"teacher": {"stag": "a"}}, "did you mean 'stages.distil.teacher.stage'?"),
@@ -86,11 +86,11 @@ class Fixed:
     def __init__(self) -> None:
         self.read: list[Sample] = []
 
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+    def fill_logprobs(self, units: Sequence[SampleUnit], field: str, temperature: float) -> None:
         for (sample,) in units:
             self.read.append(sample)
             count = int((sample.weight > 0).sum())
-            setattr(sample, field, sample.spread(np.linspace(-0.5, -1.0, count)))
+            setattr(sample, field, sample.scatter(np.linspace(-0.5, -1.0, count)))
 
     def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
         raise AssertionError("only single tokens are scored")
@@ -111,9 +111,9 @@ def test_a_teacher_that_knows_more_reads_the_same_tokens_after_another_prompt() 
         ],
     )
     model = Fixed()
-    teacher = Teacher(model=model, prompt=prompt)
+    teacher = TeacherScorer(model=model, make_prompt=prompt)
     sample = to_sample(trajectory, {Author.POLICY})
-    sample.seen = teacher.seen(trajectory, sample)
+    sample.teacher_view = teacher.make_teacher_view(trajectory, sample)
     teacher.fill_logprobs([(sample,)], 1.0)
     [seen] = model.read
     assert seen.ids.tolist() == [1, 2, 3, 9, 20, 21, 30, 31, 32, 22]
@@ -130,12 +130,12 @@ def test_a_model_scores_what_it_is_shown_as_a_plain_forward_does() -> None:
         TASKS[0],
         [Segment(Author.PROMPT, [2, 3], ""), Segment(Author.POLICY, [6, 7, 0], "", [-1.0] * 3)],
     )
-    teacher = Teacher(model=trainer, prompt=lambda task: [4, 4, 5])
+    teacher = TeacherScorer(model=trainer, make_prompt=lambda task: [4, 4, 5])
     sample = to_sample(trajectory, {Author.POLICY})
-    sample.seen = teacher.seen(trajectory, sample)
+    sample.teacher_view = teacher.make_teacher_view(trajectory, sample)
     with torch.no_grad():
         plain = model(torch.tensor([[4, 4, 5, 6, 7, 0]])).logits[0, 2:-1] / 0.5
-    logits = trainer.predict([as_seen(sample)], 0.5).logits(slice(None))
+    logits = trainer.predict([get_teacher_view(sample)], 0.5).compute_logits(slice(None))
     torch.testing.assert_close(logits, plain, rtol=0, atol=1e-5)
     teacher.fill_logprobs([(sample,)], 0.5)
     expected = plain.log_softmax(-1)[torch.arange(3), torch.tensor([6, 7, 0])]
@@ -144,12 +144,14 @@ def test_a_model_scores_what_it_is_shown_as_a_plain_forward_does() -> None:
 
 def test_what_is_shown_follows_the_question_as_plain_text() -> None:
     task = Task("t", "Who? ", ("<|endoftext|>", "Kalo"))
-    env = ToolEnvironment(get_dialect("autocoa", TOKENIZER, ""), [FixedTool(str)], LIMITS)
+    env = ToolEnvironment(make_dialect("autocoa", TOKENIZER, ""), [FixedTool(str)], LIMITS)
     prompts = {
-        shown: shown_prompt(shown_question(shown, lambda task: "First, search."), env)(task)
+        shown: make_privileged_prompt(
+            make_privileged_question(shown, lambda task: "First, search."), env
+        )(task)
         for shown in ("answer", "plan")
     }
-    bare = TOKENIZER.decode(env.dialect.prompt("Who?", env.schemas))
+    bare = TOKENIZER.decode(env.dialect.encode_prompt("Who?", env.schemas))
     hints = {
         "answer": "Who?\n\n(For reference, the answer is: <|endoftext|>)",
         "plan": "Who?\n\n(For reference, a way to the answer is:\nFirst, search.)",
@@ -158,13 +160,13 @@ def test_what_is_shown_follows_the_question_as_plain_text() -> None:
         assert TOKENIZER.decode(ids) == bare.replace("Who?", hints[shown])
     special = set(TOKENIZER.all_special_ids)
     assert [i for i in prompts["answer"] if i in special] == [
-        i for i in env.dialect.prompt("Who?", env.schemas) if i in special
+        i for i in env.dialect.encode_prompt("Who?", env.schemas) if i in special
     ]
 
 
 def test_a_task_without_an_answer_cannot_be_shown_one() -> None:
-    with pytest.raises(UserError, match=r"task 't' has no answer that a teacher could be shown"):
-        shown_question("answer", str)(Task("t", "?", ()))
+    with pytest.raises(UserError, match=r"task 't' has no answer for the teacher's prompt"):
+        make_privileged_question("answer", str)(Task("t", "?", ()))
 
 
 # -- advantages -----------------------------------------------------------------------------------
@@ -181,10 +183,10 @@ def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTraine
     """A stage whose rollouts are scripted, with the teacher `Fixed`."""
     trainer, s = RecordingTrainer(), settings(questions=2, group=2, **given)
     recorder: Any = trainer
-    dialect = get_dialect("autocoa", TOKENIZER, "")
+    dialect = make_dialect("autocoa", TOKENIZER, "")
     return (
         DistilStage(
-            sampler=Sampler(
+            sampler=RolloutSampler(
                 settings=s,
                 tasks=ASKED,
                 env=ToolEnvironment(dialect, [FixedTool("found {}".format)], LIMITS_OF_SCRIPTS),
@@ -193,7 +195,7 @@ def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTraine
                 seed=0,
             ),
             trainer=recorder,
-            learner=partial(Distiller, teacher=Teacher(model=Fixed())),
+            make_learner=partial(DistillationLearner, teacher=TeacherScorer(model=Fixed())),
         ),
         trainer,
     )
@@ -254,7 +256,7 @@ def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
     """A stage on the small task, with a student of its own."""
     s, model, tokenizer = settings(questions=4, group=12, **given), small_model(seed), letters()
     return DistilStage(
-        sampler=Sampler(
+        sampler=RolloutSampler(
             settings=s,
             tasks=TASKS,
             env=ToolEnvironment(Letters(tokenizer, ""), [FixedTool(lambda _: "?")], LIMITS),
@@ -263,7 +265,9 @@ def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
             seed=seed,
         ),
         trainer=Trainer(model, s.optim, s.steps),
-        learner=partial(Distiller, teacher=Teacher(model=Trainer(teacher, s.optim, s.steps))),
+        make_learner=partial(
+            DistillationLearner, teacher=TeacherScorer(model=Trainer(teacher, s.optim, s.steps))
+        ),
     )
 
 
@@ -298,7 +302,7 @@ def test_what_a_simulator_wrote_is_not_scored(monkeypatch: pytest.MonkeyPatch) -
     stage = distil(good_teacher(), observations="simulated")
     trained: list[Sample] = []
 
-    def keep(units: Sequence[Unit], *_: Any, **__: Any) -> Row:
+    def keep(units: Sequence[SampleUnit], *_: Any, **__: Any) -> StepMetrics:
         trained.extend(sample for unit in units for sample in unit)
         return {"loss": 0.0}
 
@@ -318,7 +322,7 @@ def test_the_teacher_stays_as_it_is() -> None:
     assert_same(weights(teacher), taught())
 
 
-def timeless(row: Row) -> Row:
+def timeless(row: StepMetrics) -> StepMetrics:
     """What is left without what a clock says."""
     return {name: value for name, value in row.items() if "seconds" not in name}
 

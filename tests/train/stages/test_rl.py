@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import PolicyGradientLoss
 from fieldcraft.config.rl import Rl
-from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects import make_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.rollouts import Kept
 from fieldcraft.records.timeline import StepTimes
-from fieldcraft.rewards.answers import F1, ExactMatch
+from fieldcraft.records.training_rollouts import TrainingRollout
+from fieldcraft.rewards.answers import ExactMatch, F1Reward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rewards.tool_cost import OtcPpo
-from fieldcraft.rollout.health import ToolWatch
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.rewards.tool_cost import OtcPpoReward
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.rollout.monitors import ToolFailureMonitor
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.train.batch import Unit
-from fieldcraft.train.epochs import draw
-from fieldcraft.train.learner import surrogate
+from fieldcraft.train.batch import SampleUnit
+from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.learner import make_policy_loss
 from fieldcraft.types import (
-    Call,
-    Outcome,
+    CallOutcome,
+    CallRecord,
     ToolError,
     Trajectory,
     UserError,
@@ -36,7 +36,7 @@ from rl_parts import (
     TASKS,
     TOKENIZER,
     WRONG,
-    Asked,
+    FakeJudge,
     graded_by,
     stage,
     written,
@@ -54,7 +54,7 @@ def settings_of(**given: Any) -> Rl:
 
 def test_a_judge_is_asked_before_rewards_are_read() -> None:
     rl, _, _ = stage(MIXED)
-    graded_by(rl, ExactMatch(), Asked())
+    graded_by(rl, ExactMatch(), FakeJudge())
     row = step(rl, 0)
     # One of the four answers is Northport, about which this judge has no verdict.
     assert (row["reward_mean"], row["ungradable_rate"], row["em"]) == (1.0, 0.25, 0.25)
@@ -64,10 +64,10 @@ def test_a_judge_is_asked_before_rewards_are_read() -> None:
 def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size: float) -> None:
     rl, trainer, engine = stage(MIXED, scale=scale, loss_weight="token")
     row = step(rl, 3)
-    asked = [TASKS[i].question for i in draw(0, 0, 2, 2)]
+    asked = [TASKS[i].question for i in draw_epoch_batch(0, 0, 2, 2)]
     right, wrong = trainer.samples  # the second question's group is equal and left out
     dialect = rl.sampler.env.dialect
-    prompt = dialect.prompt(asked[0], rl.sampler.env.schemas)
+    prompt = dialect.encode_prompt(asked[0], rl.sampler.env.schemas)
     search = TOKENIZER.encode(SEARCH)
     observation = dialect.encode_observation("found Ada")
     end = written([RIGHT])
@@ -86,8 +86,8 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size
 
 def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> None:
     rl, trainer, _ = stage({**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]}, scale="none")
-    found: list[Sequence[Kept]] = []
-    rl.keep = found.append
+    found: list[Sequence[TrainingRollout]] = []
+    rl.record_rollouts = found.append
     step(rl, 0)
     [[right, wrong]] = found
     assert (right.step, right.trajectory.answer) == (0, "Northport")
@@ -96,8 +96,8 @@ def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> Non
     assert right.advantages[-1] == 0.5
     assert right.advantages[0] == 0.0  # of the prompt
     ungraded, _, _ = stage(MIXED)
-    ungraded.keep = found.append
-    graded_by(ungraded, ExactMatch(), Asked())
+    ungraded.record_rollouts = found.append
+    graded_by(ungraded, ExactMatch(), FakeJudge())
     step(ungraded, 8)
     assert [kept.advantages is None for kept in found[-1]] == [True, False]
 
@@ -105,7 +105,7 @@ def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> Non
 def test_a_step_notes_who_was_at_work() -> None:
     rl, _, _ = stage({**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]})
     found: list[StepTimes] = []
-    rl.note = found.append
+    rl.record_times = found.append
     step(rl, 3)
     [times] = found
     assert times.step == 3
@@ -136,7 +136,9 @@ def test_the_settings_reach_the_objective() -> None:
     class Reference:
         filled: tuple[int, str, float]
 
-        def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        def fill_logprobs(
+            self, units: Sequence[SampleUnit], field: str, temperature: float
+        ) -> None:
             self.filled = (len(units), field, temperature)
 
     reference = Reference()
@@ -148,9 +150,9 @@ def test_the_settings_reach_the_objective() -> None:
     }
     rl, trainer, _ = stage(MIXED, **settings, epochs=2, temperature=0.8, reference=reference)
     step(rl, 0)
-    assert trainer.objective == Surrogate(**settings)
-    assert surrogate(settings_of(clip="cispo")) == Surrogate(clip="cispo")
-    assert surrogate(settings_of(kl_coef=0.1, kl_in="reward")) == Surrogate()
+    assert trainer.objective == PolicyGradientLoss(**settings)
+    assert make_policy_loss(settings_of(clip="cispo")) == PolicyGradientLoss(clip="cispo")
+    assert make_policy_loss(settings_of(kl_coef=0.1, kl_in="reward")) == PolicyGradientLoss()
     assert trainer.temperature == 0.8
     # with such terms a group of equal rewards is trained on too
     assert trainer.filled == [(4, "old_logp", 0.8)]
@@ -227,12 +229,12 @@ def test_there_are_no_empty_minibatches() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"algorithm": "ppo"}, "a critic belongs to baseline: critic"),
-        ({"critic": object()}, "a critic belongs to baseline: critic"),
+        ({"algorithm": "ppo"}, "a critic and baseline: critic require each other"),
+        ({"critic": object()}, "a critic and baseline: critic require each other"),
         ({"kl_coef": 0.1}, "kl_coef needs a reference"),
         (
-            {"keep_groups": "mixed-accuracy", "rubric": Rubric([(F1(), 1.0)])},
-            "looks at the reward 'em'",
+            {"keep_groups": "mixed-accuracy", "rubric": Rubric([(F1Reward(), 1.0)])},
+            "uses the reward 'em'",
         ),
     ],
 )
@@ -289,27 +291,27 @@ def test_a_tool_that_sometimes_fails_does_not() -> None:
 
 
 def check_tools(trajectories: Sequence[Trajectory], number: int, most: float) -> None:
-    ToolWatch(most).check(trajectories, number)
+    ToolFailureMonitor(most).add_step(trajectories, number)
 
 
 def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:
-    def failed(tool: str, outcome: Outcome, simulated: bool = False) -> Trajectory:
-        call = Call(tool, {}, "", outcome, 0.0, simulated)
+    def failed(tool: str, outcome: CallOutcome, simulated: bool = False) -> Trajectory:
+        call = CallRecord(tool, {}, "", outcome, 0.0, simulated)
         return Trajectory(TASKS[0], calls=[call])
 
     harmless = [
-        failed("", Outcome.MALFORMED),  # no call at all
-        failed("searhc", Outcome.MALFORMED),  # no such tool
-        failed("search", Outcome.MALFORMED),  # wrong arguments
-        failed("search", Outcome.FAILED, simulated=True),
-        failed("search", Outcome.REFUSED),
+        failed("", CallOutcome.MALFORMED),  # no call at all
+        failed("searhc", CallOutcome.MALFORMED),  # no such tool
+        failed("search", CallOutcome.MALFORMED),  # wrong arguments
+        failed("search", CallOutcome.FAILED, simulated=True),
+        failed("search", CallOutcome.REFUSED),
     ]
     check_tools(harmless, 0, 0.5)
-    few = [failed("search", Outcome.FAILED), Trajectory(TASKS[0])]  # one call in two rollouts
+    few = [failed("search", CallOutcome.FAILED), Trajectory(TASKS[0])]  # one call in two rollouts
     check_tools(few, 0, 0.5)
     with pytest.raises(UserError):
         check_tools(few[:1], 0, 0.5)
-    mixed = failed("search", Outcome.FAILED)  # nor do malformed calls hide that a tool is down
+    mixed = failed("search", CallOutcome.FAILED)  # nor do malformed calls hide that a tool is down
     mixed.calls += [*harmless[0].calls, *harmless[2].calls]
     with pytest.raises(UserError, match="1 of the 1 tool calls"):
         check_tools([mixed], 0, 0.5)
@@ -330,8 +332,8 @@ def test_wrong_arguments_do_not_stop_a_run_and_a_dead_tool_does() -> None:
             """
             raise ToolError("no server")
 
-        env = ToolEnvironment(get_dialect("hermes", TOKENIZER), [FunctionTool(search)])
-        return [asyncio.run(rollout(TASKS[0], policy, env, "0"))]
+        env = ToolEnvironment(make_dialect("hermes", TOKENIZER), [FunctionTool(search)])
+        return [asyncio.run(run_rollout(TASKS[0], policy, env, "0"))]
 
     check_tools(called('{"q": "Ada"}'), 0, 0.5)
     check_tools(called('{"query": 3}'), 0, 0.5)
@@ -366,7 +368,7 @@ def test_the_share_of_right_rollouts_that_a_price_turns_against() -> None:
     shares = []
     for floor in ("none", "right"):
         rl, _, _ = stage(scripts, scale="none", advantage_floor=floor)
-        graded_by(rl, ExactMatch(), OtcPpo(Doubled(), 4.0))
+        graded_by(rl, ExactMatch(), OtcPpoReward(Doubled(), 4.0))
         shares.append(step(rl, 0)["right_negative_rate"])
     assert shares == [pytest.approx(1 / 3), 0]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.rollouts import Kept
+from fieldcraft.records.training_rollouts import TrainingRollout
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.batch import Sample
@@ -20,7 +20,7 @@ from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import (
     Trajectory,
 )
-from rl_parts import TASKS, TOKENIZER, SaysMuch
+from rl_parts import TASKS, TOKENIZER, LengthReward
 from training_parts import (
     Chatty,
     FixedTool,
@@ -50,7 +50,7 @@ def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
     return rl_stage(
         settings=Rl.model_validate(given | settings),
         tasks=TASKS,
-        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Limits(turn_tokens=8)),
+        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], BudgetConfig(turn_tokens=8)),
         engine=chatty_engine(trainer),
         rubric=Rubric([(reward, 1.0)]),
         trainer=trainer,
@@ -63,7 +63,7 @@ def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
 def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
     tmp_path: Path, cap: float | None
 ) -> None:
-    rl = real_stage(tmp_path, SaysMuch(), importance_cap=cap)
+    rl = real_stage(tmp_path, LengthReward(), importance_cap=cap)
     for number in range(2):
         before = weights(rl.trainer.model)
         row = step(rl, number)
@@ -76,9 +76,9 @@ def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
 
 def test_entropies_and_ratios_of_tokens_are_kept(tmp_path: Path) -> None:
     """With two epochs the second one sees weights that have moved, so its ratios are not 1."""
-    rl = real_stage(tmp_path, SaysMuch(), epochs=2, temperature=1.0)
-    found: list[Sequence[Kept]] = []
-    rl.keep = found.append
+    rl = real_stage(tmp_path, LengthReward(), epochs=2, temperature=1.0)
+    found: list[Sequence[TrainingRollout]] = []
+    rl.record_rollouts = found.append
     before = {name: value.clone() for name, value in rl.trainer.model.state_dict().items()}
     step(rl, 0)
     [[kept, *_]] = found
@@ -99,8 +99,8 @@ def test_entropies_and_ratios_of_tokens_are_kept(tmp_path: Path) -> None:
     apart = [kept.entropies[place] - float(entropy[place - 1]) for place in trained]
     assert 1e-5 < max(map(abs, apart)) < 0.5  # those of the second epoch, near those before
 
-    once = real_stage(tmp_path, SaysMuch(), temperature=1.0)
-    once.keep = found.append
+    once = real_stage(tmp_path, LengthReward(), temperature=1.0)
+    once.record_rollouts = found.append
     step(once, 0)
     first = found[-1][0]
     assert first.entropies is not None
@@ -117,17 +117,17 @@ def test_equal_rewards_leave_the_weights_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_what_is_rewarded_becomes_more_likely(tmp_path: Path) -> None:
-    rl = real_stage(tmp_path, SaysMuch())
+    rl = real_stage(tmp_path, LengthReward())
     rl.trainer.optim = rl.trainer.optim.model_copy(update={"lr": 1e-4})
     seen: list[Sample] = []
-    units = rl.learner._units
+    units = rl.learner._prepare_units
 
     def keep(*given: Any) -> Any:
         found = units(*given)
         seen.extend(sample for unit in found[0] for sample in unit)
         return found
 
-    object.__setattr__(rl.learner, "_units", keep)
+    object.__setattr__(rl.learner, "_prepare_units", keep)
     step(rl, 0)
     gained = 0.0
     for sample in seen:

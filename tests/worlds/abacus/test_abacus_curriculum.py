@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.dialects import dialect_class, get_dialect
-from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.dialects import make_dialect, resolve_dialect
+from fieldcraft.train.scratch import make_tokenizer
 from fieldcraft.types import Author, Trajectory
-from fieldcraft.worlds.abacus.curriculum import single_sums
+from fieldcraft.worlds.abacus.curriculum import list_single_sums
 from fieldcraft.worlds.abacus.instructions import is_heldout
 from fieldcraft.worlds.base import make_world
 
@@ -23,8 +23,8 @@ def world():
 
 @pytest.fixture(scope="module")
 def dialect(world):
-    tokenizer = new_tokenizer(world.tokenizer_texts(dialect_class("torl").tags), world.syllables)
-    return get_dialect("torl", tokenizer, "")
+    tokenizer = make_tokenizer(world.tokenizer_texts(resolve_dialect("torl").tags), world.syllables)
+    return make_dialect("torl", tokenizer, "")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_the_base_model_reads_and_computes_but_sees_no_program(data) -> None:
 
 
 def test_no_training_shows_what_is_held_out(world, data) -> None:
-    names = {name for group in world.testing.names.values() for name in group}
+    names = {name for group in world.test_abacus.names.values() for name in group}
     for trajectories in data.values():
         for trajectory in trajectories:
             shown = text(trajectory)
@@ -106,7 +106,7 @@ def test_both_sides_of_a_pair_differ_in_their_last_segment(world, dialect) -> No
 
 
 def test_every_sum_is_taught_once_by_itself() -> None:
-    sums = single_sums()
+    sums = list_single_sums()
     assert len(sums) == len(set(map(str, sums))) == 102
     assert all(told.is_small for told in sums)
 

@@ -4,13 +4,12 @@ import itertools
 import random
 import re
 
-from fieldcraft.worlds.atlas.facts import Atlas
-from fieldcraft.worlds.atlas.facts import Route as Chain
+from fieldcraft.worlds.atlas.facts import Atlas, Route
 
 REGIONS = ("taught", "train", "heldout")
 
 
-def chains(world: Atlas, count: int, seed: int) -> list[Chain]:
+def chains(world: Atlas, count: int, seed: int) -> list[Route]:
     """Random questions of 1 to 3 hops from all regions."""
     rng = random.Random(seed)
     return [world.sample_path(rng, [rng.choice(REGIONS)], 1 + i % 3) for i in range(count)]
@@ -30,7 +29,7 @@ def facts_in(article: str) -> set[tuple[str, str, str]]:
     return found
 
 
-def fewest_searches(world: Atlas, path: Chain) -> int:
+def fewest_searches(world: Atlas, path: Route) -> int:
     """By trying: an agent that knows the taught facts and reads articles, and may look up any name
     that it has come across, breadth first."""
     taught = {
@@ -42,7 +41,7 @@ def fewest_searches(world: Atlas, path: Chain) -> int:
         for searched in states:
             known = set(taught)
             for name in searched:
-                known |= facts_in(world.passage(name)["text"])
+                known |= facts_in(world.make_passage(name)["text"])
             at, names = path[0], {path[0]}
             for relation in path[1:]:
                 objects = [v for s, r, v in known if (s, r) == (at, relation)]
@@ -53,7 +52,7 @@ def fewest_searches(world: Atlas, path: Chain) -> int:
             else:
                 return searches
             for name in searched:
-                names |= {value for _, _, value in facts_in(world.passage(name)["text"])}
+                names |= {value for _, _, value in facts_in(world.make_passage(name)["text"])}
             following |= {searched | {name} for name in names - searched}
         states = list(following)
     raise AssertionError

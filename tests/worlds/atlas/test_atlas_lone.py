@@ -4,43 +4,44 @@ import random
 from collections.abc import Sequence
 
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
-from fieldcraft.worlds.atlas.facts import Route, deal
-from fieldcraft.worlds.atlas.lone import lone_demonstration
-from fieldcraft.worlds.atlas.oracle import demonstration
+from fieldcraft.types import Answer, DemoStep, Observation, Thought, ThoughtRole, ToolCall
+from fieldcraft.worlds.atlas.facts import Route
+from fieldcraft.worlds.atlas.generation import generate_atlas
+from fieldcraft.worlds.atlas.oracle import make_demonstration
+from fieldcraft.worlds.atlas.single_agent import make_single_agent_demonstration
 
-WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
 _RNG = random.Random(3)
 PATHS = [WORLD.sample_path(_RNG, ["train", "taught"], 1 + i % 3) for i in range(300)]
 
 
-def chains(mistakes: float) -> list[tuple[Route, list[Step]]]:
+def chains(mistakes: float) -> list[tuple[Route, list[DemoStep]]]:
     return [
-        (path, lone_demonstration(WORLD, path, random.Random(i), mistakes))
+        (path, make_single_agent_demonstration(WORLD, path, random.Random(i), mistakes))
         for i, path in enumerate(PATHS)
     ]
 
 
-def answer(steps: Sequence[Step]) -> str:
+def answer(steps: Sequence[DemoStep]) -> str:
     assert isinstance(steps[-1], Answer)
     return steps[-1].text
 
 
-def right(path: Route, steps: Sequence[Step]) -> bool:
-    return exact_match(answer(steps), [WORLD.hops(path)[-1][2]])
+def right(path: Route, steps: Sequence[DemoStep]) -> bool:
+    return exact_match(answer(steps), [WORLD.trace_path(path)[-1][2]])
 
 
 def test_without_mistakes_it_is_the_oracle() -> None:
     for path, steps in chains(0.0):
-        assert steps == demonstration(WORLD, path)
+        assert steps == make_demonstration(WORLD, path)
 
 
 def test_it_only_thinks_searches_and_answers() -> None:
     for _, steps in chains(0.5):
         roles = {step.role for step in steps if isinstance(step, Thought)}
-        assert roles <= {Role.THINK}
+        assert roles <= {ThoughtRole.THINK}
         for step in steps:
-            assert isinstance(step, Thought | Action | Observation | Answer)
+            assert isinstance(step, Thought | ToolCall | Observation | Answer)
 
 
 def test_mistakes_make_wrong_answers_and_more_of_them_more() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.atlas.facts import Atlas
-from fieldcraft.worlds.atlas.synthesis import JOINS, told_answer, told_facts
+from fieldcraft.worlds.atlas.synthesis import JOIN_KINDS, collect_facts, derive_answer
 from fieldcraft.worlds.base import World, make_world
 
 WORLD = make_world("atlas", {"people": 60, "reserved_chains": 3}, 0)
-FACTS: Atlas = WORLD.facts
+FACTS: Atlas = WORLD.atlas
 
 
 def made(kind: str, count: int, world: World = WORLD) -> list[Task]:
@@ -33,12 +33,12 @@ def test_one_hop_deeper() -> None:
         assert not FACTS.is_reserved(tuple(task.meta["path"][1:]))
 
 
-@pytest.mark.parametrize("kind", ["depth", *JOINS])
+@pytest.mark.parametrize("kind", ["depth", *JOIN_KINDS])
 def test_the_articles_answer_them_and_no_held_out_name_is_in_them(kind: str) -> None:
     found = made(kind, 25)
     assert len(found) == 25
     for task in found:
-        assert WORLD.told_answer(task) == task.answers[0]
+        assert WORLD.answer_from_passages(task) == task.answers[0]
         names = {path[0] for path in task.meta["paths"]} | {*task.answers}
         regions = {FACTS.entities[n].region for n in names if n in FACTS.entities}
         assert "heldout" not in regions
@@ -48,12 +48,12 @@ def test_the_articles_answer_them_and_no_held_out_name_is_in_them(kind: str) -> 
 
 
 def test_a_wrong_answer_is_found_out() -> None:
-    told = told_facts([{"text": "Ada is a person with the birthplace Ostin."}])
+    told = collect_facts([{"text": "Ada is a person with the birthplace Ostin."}])
     assert told == {("Ada", "birthplace"): "Ostin"}
     task = Task("t", "?", ("Rell",), {"made": "depth", "paths": [["Ada", "birthplace"]]})
-    assert told_answer(told, task) == "Ostin"
+    assert derive_answer(told, task) == "Ostin"
     both = Task("t", "?", (), {"made": "depth", "paths": [["Ada", "employer"]]})
-    assert told_answer(told, both) is None
+    assert derive_answer(told, both) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_answers_to_the_letter(kind: str, names: str, answer: str | None) -> Non
     told = {(name, "birthplace"): city for name, city in born.items()}
     paths = [[name, "birthplace"] for name in names.split()]
     meta = {"made": kind, "paths": paths, "value": "Rell"}
-    assert told_answer(told, Task("t", "?", (), meta)) == answer
+    assert derive_answer(told, Task("t", "?", (), meta)) == answer
 
 
 def test_joined_questions_in_words() -> None:

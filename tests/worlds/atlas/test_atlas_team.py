@@ -6,21 +6,31 @@ from itertools import pairwise
 
 import pytest
 
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.afm import grades_of, score_of
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.afm_grades import parse_grades, parse_score
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.types import Action, Answer, Author, Observation, Role, Status, Step, Thought
-from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
-from fieldcraft.worlds.atlas.facts import Route, deal
+from fieldcraft.train.scratch import make_tokenizer
+from fieldcraft.types import (
+    Answer,
+    Author,
+    DemoStep,
+    Observation,
+    Status,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+)
+from fieldcraft.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
+from fieldcraft.worlds.atlas.facts import Route
+from fieldcraft.worlds.atlas.generation import generate_atlas
 from fieldcraft.worlds.atlas.oracle import must_search
-from fieldcraft.worlds.atlas.team import team_demonstration
+from fieldcraft.worlds.atlas.team import make_team_demonstration
 from fieldcraft.worlds.base import make_world
-from fieldcraft.worlds.naming import SYLLABLES
+from fieldcraft.worlds.names import SYLLABLES
 
-WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
-TAGS = get_dialect("afm-mhqa", new_tokenizer([], SYLLABLES), "").tags
-TOKENIZER = new_tokenizer(tokenizer_texts(WORLD, TAGS), SYLLABLES)
+WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
+TAGS = make_dialect("afm-mhqa", make_tokenizer([], SYLLABLES), "").tags
+TOKENIZER = make_tokenizer(iterate_tokenizer_texts(WORLD, TAGS), SYLLABLES)
 SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
 
 
@@ -29,58 +39,60 @@ def paths(count: int) -> list[Route]:
     return [WORLD.sample_path(rng, ["train", "taught"], 1 + i % 3) for i in range(count)]
 
 
-def chains(mistakes: float, count: int = 120) -> list[tuple[Route, list[Step]]]:
+def chains(mistakes: float, count: int = 120) -> list[tuple[Route, list[DemoStep]]]:
     return [
-        (path, team_demonstration(WORLD, path, random.Random(i), mistakes))
+        (path, make_team_demonstration(WORLD, path, random.Random(i), mistakes))
         for i, path in enumerate(paths(count))
     ]
 
 
-def poor(steps: Sequence[Step]) -> list[str]:
+def poor(steps: Sequence[DemoStep]) -> list[str]:
     """The criteria with a poor grade, in their order."""
     return [
         name
         for step in steps
-        if isinstance(step, Thought) and step.role is Role.REFLECT
-        for name, grade in grades_of(step.text).items()
+        if isinstance(step, Thought) and step.role is ThoughtRole.REFLECT
+        for name, grade in parse_grades(step.text).items()
         if grade == "poor"
     ]
 
 
-def scores(steps: Sequence[Step]) -> list[int | None]:
+def scores(steps: Sequence[DemoStep]) -> list[int | None]:
     return [
-        score_of(step.text)
+        parse_score(step.text)
         for step in steps
-        if isinstance(step, Thought) and step.role is Role.CHECK
+        if isinstance(step, Thought) and step.role is ThoughtRole.CHECK
     ]
 
 
 def test_without_mistakes_it_searches_for_what_it_must_and_checks_once() -> None:
     for path, steps in chains(0.0):
-        assert steps[-1] == Answer(WORLD.hops(path)[-1][2])
+        assert steps[-1] == Answer(WORLD.trace_path(path)[-1][2])
         assert (poor(steps), scores(steps)) == ([], [4])
-        queries = [s.arguments["query"] for s in steps if isinstance(s, Action)]
+        queries = [s.arguments["query"] for s in steps if isinstance(s, ToolCall)]
         read: set[tuple[str, str]] = set()
-        for subject, relation, _ in WORLD.hops(path):
+        for subject, relation, _ in WORLD.trace_path(path):
             if must_search(WORLD, subject, relation, read):
                 assert queries.pop(0) == subject
-                read |= WORLD.reveals(subject)
+                read |= WORLD.get_article_facts(subject)
         assert queries == []
 
 
 def test_every_kind_of_mistake_is_seen_and_repaired() -> None:
     for path, steps in chains(1.0):
-        answer = WORLD.hops(path)[-1][2]
+        answer = WORLD.trace_path(path)[-1][2]
         assert steps[-1] == Answer(answer)
-        searches = any(isinstance(step, Action) for step in steps)
+        searches = any(isinstance(step, ToolCall) for step in steps)
         seen = ["information_conflict", "tool_effectiveness"] if searches else []
         assert sorted(poor(steps)) == seen
         first, last = scores(steps)
         assert first in (1, 2)
         assert last == 4
-        suggested = [s.text for s in steps if isinstance(s, Thought) and s.role is Role.SUGGEST]
+        suggested = [
+            s.text for s in steps if isinstance(s, Thought) and s.role is ThoughtRole.SUGGEST
+        ]
         assert suggested[0] != suggested[1] == answer
-        plans = sum(isinstance(s, Thought) and s.role is Role.PLAN for s in steps)
+        plans = sum(isinstance(s, Thought) and s.role is ThoughtRole.PLAN for s in steps)
         assert plans == 2 + len(seen)  # each mistake asks for one more
 
 
@@ -88,11 +100,11 @@ def test_a_wrong_search_reads_the_article_of_a_taught_entity() -> None:
     """So no fact of the training region is given away that the question does not ask for."""
     wrong = 0
     for path, steps in chains(1.0):
-        subjects = {subject for subject, _, _ in WORLD.hops(path)}
+        subjects = {subject for subject, _, _ in WORLD.trace_path(path)}
         for action, observed in pairwise(steps):
-            if isinstance(action, Action):
+            if isinstance(action, ToolCall):
                 name = action.arguments["query"]
-                article = WORLD.passage(name)
+                article = WORLD.make_passage(name)
                 text = f'result 1: "{article["title"]}"\n{article["text"]}'
                 assert observed == Observation(text)
                 assert name in subjects or WORLD.entities[name].region == "taught"
@@ -104,15 +116,17 @@ def test_mistakes_come_at_the_set_rate_and_follow_from_the_key() -> None:
     found = [steps for _, steps in chains(0.25, 600)]
     assert found == [steps for _, steps in chains(0.25, 600)]
     assert 0.2 < sum(len(scores(steps)) > 1 for steps in found) / len(found) < 0.3
-    acting = [steps for steps in found if any(isinstance(step, Action) for step in steps)]
+    acting = [steps for steps in found if any(isinstance(step, ToolCall) for step in steps)]
     for criterion in ("information_conflict", "tool_effectiveness"):
         assert 0.2 < sum(criterion in poor(steps) for steps in acting) / len(acting) < 0.3
 
 
 @pytest.mark.parametrize("name", ["afm-mhqa", "afm-web"])
 def test_the_data_set_obeys_the_grammar_and_names_nothing_that_is_held_out(name: str) -> None:
-    dialect = get_dialect(name, TOKENIZER, "")
-    shown = Curriculum(WORLD, dialect, SCHEMAS, variants=4, seed=0, mistakes=0.5).team(150)
+    dialect = make_dialect(name, TOKENIZER, "")
+    shown = AtlasCurriculum(WORLD, dialect, SCHEMAS, variants=4, seed=0, mistakes=0.5).make_team(
+        150
+    )
     heldout = [n for n, entity in WORLD.entities.items() if entity.region == "heldout"]
     for trajectory in shown:
         assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
@@ -130,16 +144,16 @@ def test_every_word_of_a_team_is_one_token() -> None:
 
 
 def test_a_recipe_sets_the_rate() -> None:
-    dialect = get_dialect("afm-mhqa", TOKENIZER, "")
+    dialect = make_dialect("afm-mhqa", TOKENIZER, "")
     settings = {"people": 60, "variants": 2}
     texts = {}
     for mistakes in (0.0, 1.0):
         world = make_world("atlas", {**settings, "mistakes": mistakes}, 0)
-        shown = world.demonstrations("team", 20, dialect, SCHEMAS)
-        texts[mistakes] = "".join(s.text for t in shown for s in t.segments)
+        demonstrations = world.demonstrations("team", 20, dialect, SCHEMAS)
+        texts[mistakes] = "".join(s.text for t in demonstrations for s in t.segments)
         task = world.training_questions(3)[2]
-        chain = world.team_chain(task, random.Random("key"))
-        assert chain == world.team_chain(task, random.Random("key"))
+        chain = world.team_demonstration(task, random.Random("key"))
+        assert chain == world.team_demonstration(task, random.Random("key"))
         assert len(scores(chain)) == 1 + (mistakes == 1.0)
     assert "is:1" not in texts[0.0]
     assert "Poor" not in texts[0.0]

@@ -8,34 +8,49 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.choices import ToolChoice
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.config.choices import ToolConfig
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.tools.named import as_chosen, make_tool
-from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.types import Action, Answer, Author, Observation, Step, Task, Thought, UserError
-from fieldcraft.worlds.atlas.facts import Atlas, Route, redeal
-from fieldcraft.worlds.atlas.lone import lone_demonstration
-from fieldcraft.worlds.atlas.oracle import AtlasOracle, decisions, demonstration
-from fieldcraft.worlds.atlas.reading import OPENING, SEARCHING, addresses_in, found_by
-from fieldcraft.worlds.atlas.team import team_demonstration
+from fieldcraft.rollout.loop import Policy, run_rollout
+from fieldcraft.tools.factory import apply_tool_config, make_tool
+from fieldcraft.train.scratch import make_tokenizer
+from fieldcraft.types import (
+    Answer,
+    Author,
+    DemoStep,
+    Observation,
+    Task,
+    Thought,
+    ToolCall,
+    UserError,
+)
+from fieldcraft.worlds.atlas.facts import Atlas, Route
+from fieldcraft.worlds.atlas.generation import regenerate_untaught
+from fieldcraft.worlds.atlas.oracle import AtlasOracle, iterate_decisions, make_demonstration
+from fieldcraft.worlds.atlas.reading import (
+    OPEN_THOUGHT,
+    SEARCH_THOUGHT,
+    find_urls,
+    make_observation,
+)
+from fieldcraft.worlds.atlas.single_agent import make_single_agent_demonstration
+from fieldcraft.worlds.atlas.team import make_team_demonstration
 from fieldcraft.worlds.atlas.world import AtlasWorld
 from fieldcraft.worlds.base import make_world
-from fieldcraft.worlds.pages import address, place_of
+from fieldcraft.worlds.pages import make_page_url, parse_page_title
 from fieldcraft.worlds.site import open_site
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
 SITE = "http://atlas"
 WORLD = AtlasWorld(seed=0, people=60, site=SITE)
-FACTS = WORLD.facts
-TAGS = get_dialect("afm-web", new_tokenizer([], WORLD.syllables), "").tags
-TOKENIZER = new_tokenizer(WORLD.tokenizer_texts(TAGS), WORLD.syllables)
-DIALECT = get_dialect("afm-web", TOKENIZER, "")
+FACTS = WORLD.atlas
+TAGS = make_dialect("afm-web", make_tokenizer([], WORLD.syllables), "").tags
+TOKENIZER = make_tokenizer(WORLD.tokenizer_texts(TAGS), WORLD.syllables)
+DIALECT = make_dialect("afm-web", TOKENIZER, "")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +58,7 @@ def tools() -> list[Any]:
     """Of a recipe, with the site in this process."""
     sites = open_site(WORLD)
     search = make_tool("web_search", {"provider": "searxng", "url": SITE, "topk": 1}, sites)
-    renamed = as_chosen(search, ToolChoice(name="web_search", called="search"))
+    renamed = apply_tool_config(search, ToolConfig(name="web_search", called="search"))
     return [renamed, make_tool("crawl_page", {"interval_seconds": 0}, sites)]
 
 
@@ -52,13 +67,13 @@ def paths(count: int, world: Atlas = FACTS) -> list[Route]:
     return [world.sample_path(rng, ["train", "taught"], 1 + i % 3) for i in range(count)]
 
 
-def chains(world: Atlas = FACTS, count: int = 60) -> Iterator[list[Step]]:
+def chains(world: Atlas = FACTS, count: int = 60) -> Iterator[list[DemoStep]]:
     """Of a team with and without mistakes, of a single agent, and of the oracle."""
     for number, path in enumerate(paths(count, world)):
-        yield team_demonstration(world, path, random.Random(number), 0.0)
-        yield team_demonstration(world, path, random.Random(number), 1.0)
-        yield lone_demonstration(world, path, random.Random(number), 0.5)
-        yield demonstration(world, path)
+        yield make_team_demonstration(world, path, random.Random(number), 0.0)
+        yield make_team_demonstration(world, path, random.Random(number), 1.0)
+        yield make_single_agent_demonstration(world, path, random.Random(number), 0.5)
+        yield make_demonstration(world, path)
 
 
 def test_every_page_and_every_result_is_what_the_tools_read(tools: Sequence[Any]) -> None:
@@ -71,37 +86,39 @@ def test_every_page_and_every_result_is_what_the_tools_read(tools: Sequence[Any]
 
     async def compare() -> None:
         for name in FACTS.entities:
-            known = found_by(FACTS, Action("search", {"query": name})).text
+            known = make_observation(FACTS, ToolCall("search", {"query": name})).text
             assert await read(search, query=name) == known
             for folder in ("wiki", "moved"):
-                url = address(SITE, name, folder)
-                known = found_by(FACTS, Action("crawl_page", {"url": url})).text
+                url = make_page_url(SITE, name, folder)
+                known = make_observation(FACTS, ToolCall("crawl_page", {"url": url})).text
                 assert await read(crawl, url=url) == known
 
     asyncio.run(compare())
 
 
 def test_a_played_demonstration_gives_the_same_tokens(tools: Sequence[Any]) -> None:
-    where = ToolEnvironment(DIALECT, tools, Limits(max_calls=9, turn_tokens=512, total_tokens=4096))
+    where = ToolEnvironment(
+        DIALECT, tools, BudgetConfig(max_calls=9, turn_tokens=512, total_tokens=4096)
+    )
     for number, path in enumerate(paths(30)):
-        task = FACTS.task(path, "train")
-        steps = team_demonstration(FACTS, path, random.Random(number), 0.5)
-        shown = encode_demonstration(task, steps, DIALECT, [tool.schema for tool in tools])
-        turns = [s.text for s in shown.segments if s.author is Author.POLICY]
+        task = FACTS.make_task(path, "train")
+        steps = make_team_demonstration(FACTS, path, random.Random(number), 0.5)
+        demonstration = encode_demonstration(task, steps, DIALECT, [tool.schema for tool in tools])
+        turns = [s.text for s in demonstration.segments if s.author is Author.POLICY]
         policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-        played = asyncio.run(rollout(task, policy, where, "key"))
-        assert played.ids == shown.ids
+        played = asyncio.run(run_rollout(task, policy, where, "key"))
+        assert played.ids == demonstration.ids
         assert (played.answer, played.well_formed) == (task.answers[0], True)
 
 
 def test_one_chain_literally() -> None:
     """The second page is known from a link of the first, so it is not searched for."""
-    assert demonstration(FACTS, ("Sker Bil", "mentor", "employer")) == [
+    assert make_demonstration(FACTS, ("Sker Bil", "mentor", "employer")) == [
         Thought("I must search."),
-        Action("search", {"query": "Sker Bil"}),
+        ToolCall("search", {"query": "Sker Bil"}),
         Observation("1. Sker Bil\nhttp://atlas/wiki/Sker_Bil\nSker Bil is a person …"),
         Thought("I open Sker Bil."),
-        Action("crawl_page", {"url": "http://atlas/wiki/Sker_Bil"}),
+        ToolCall("crawl_page", {"url": "http://atlas/wiki/Sker_Bil"}),
         Observation(
             "http://atlas/wiki/Sker_Bil\n\nSker Bil is a person with the employer GonGrun, the"
             " birthplace ZelHel, the mentor Spor Trir.\nThis page is a part of the encyclopedia of"
@@ -110,7 +127,7 @@ def test_one_chain_literally() -> None:
             "[All pages](http://atlas/)"
         ),
         Thought("Sker Bil has the mentor Spor Trir. I open Spor Trir."),
-        Action("crawl_page", {"url": "http://atlas/wiki/Spor_Trir"}),
+        ToolCall("crawl_page", {"url": "http://atlas/wiki/Spor_Trir"}),
         Observation(
             "http://atlas/wiki/Spor_Trir\n\nSpor Trir is a person with the employer SkurTrol, the"
             " birthplace BralMor, the mentor Hin Tel.\nThis page is a part of the encyclopedia of"
@@ -125,14 +142,14 @@ def test_one_chain_literally() -> None:
 
 @pytest.mark.parametrize("dealt_anew", [False, True])
 def test_agents_open_only_addresses_that_they_have_met(dealt_anew: bool) -> None:
-    world = redeal(FACTS, random.Random(1)) if dealt_anew else FACTS
+    world = regenerate_untaught(FACTS, random.Random(1)) if dealt_anew else FACTS
     opened = 0
     for steps in chains(world):
         met: set[str] = set()
         for step in steps:
             if isinstance(step, Observation):
-                met |= addresses_in(step.text)
-            if isinstance(step, Action) and step.tool == "crawl_page":
+                met |= find_urls(step.text)
+            if isinstance(step, ToolCall) and step.tool == "crawl_page":
                 assert step.arguments["url"] in met
                 opened += 1
     assert opened > 200
@@ -141,7 +158,7 @@ def test_agents_open_only_addresses_that_they_have_met(dealt_anew: bool) -> None
 def test_a_link_saves_a_search() -> None:
     searches = reads = 0
     for steps in chains():
-        calls = [step.tool for step in steps if isinstance(step, Action)]
+        calls = [step.tool for step in steps if isinstance(step, ToolCall)]
         searches += calls.count("search")
         reads += calls.count("crawl_page")
     assert 0.6 * reads < searches < reads
@@ -150,28 +167,35 @@ def test_a_link_saves_a_search() -> None:
 def test_the_oracle_continues_every_beginning_of_its_demonstration() -> None:
     oracle = AtlasOracle(FACTS)
     for path in paths(20):
-        task = FACTS.task(path, "train")
-        steps: list[Step] = []
+        task = FACTS.make_task(path, "train")
+        steps: list[DemoStep] = []
         while not steps or not isinstance(steps[-1], Answer):
             steps.append(oracle.next_step(task, steps))
-        read = {s.arguments.get("url") for s in steps if isinstance(s, Action)} - {None}
-        assert len(read) == oracle.least_calls(task)  # pages; a search only finds their address
+        read = {s.arguments.get("url") for s in steps if isinstance(s, ToolCall)} - {None}
+        assert len(read) == oracle.optimal_calls(task)  # pages; a search only finds their address
         for thought, action in pairwise(steps):
-            if isinstance(action, Action):
-                opened = place_of(SITE, action.arguments.get("url", ""))
-                assert thought == Thought(OPENING.format(opened) if opened else SEARCHING)
+            if isinstance(action, ToolCall):
+                opened = parse_page_title(SITE, action.arguments.get("url", ""))
+                assert thought == Thought(OPEN_THOUGHT.format(opened) if opened else SEARCH_THOUGHT)
 
 
 def test_decisions_search_for_what_has_no_known_address() -> None:
-    chosen = [d.chosen for path in paths(40) for d in decisions(FACTS, path, random.Random(0))]
-    acting = [step.tool for steps in chosen for step in steps if isinstance(step, Action)]
+    chosen = [
+        d.chosen for path in paths(40) for d in iterate_decisions(FACTS, path, random.Random(0))
+    ]
+    acting = [step.tool for steps in chosen for step in steps if isinstance(step, ToolCall)]
     assert {"search", "crawl_page"} == set(acting)
 
 
 def test_what_is_no_page_of_an_entity_is_not_known() -> None:
-    for url in (f"{SITE}/archive/X", f"{SITE}/", address(SITE, "Nobody"), "http://other/wiki/X"):
-        with pytest.raises(ValueError, match="does not know what Action"):
-            found_by(FACTS, Action("crawl_page", {"url": url}))
+    for url in (
+        f"{SITE}/archive/X",
+        f"{SITE}/",
+        make_page_url(SITE, "Nobody"),
+        "http://other/wiki/X",
+    ):
+        with pytest.raises(ValueError, match="does not know what ToolCall"):
+            make_observation(FACTS, ToolCall("crawl_page", {"url": url}))
 
 
 def test_the_word_before_a_name_in_an_address_is_one_token() -> None:

@@ -11,36 +11,37 @@ from itertools import chain
 
 import pytest
 
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.train.stages.contrastive import _last_segment
-from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
-from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
-from fieldcraft.worlds.atlas.facts import Atlas, deal, redeal, statement
-from fieldcraft.worlds.atlas.oracle import decisions, demonstration
-from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
-from fieldcraft.worlds.naming import SYLLABLES
+from fieldcraft.train.scratch import make_tokenizer
+from fieldcraft.train.stages.contrastive import _make_last_segment_sample
+from fieldcraft.types import Author, Status, Task, Thought, Trajectory
+from fieldcraft.worlds.atlas.curriculum import AtlasCurriculum, iterate_tokenizer_texts
+from fieldcraft.worlds.atlas.facts import render_statement
+from fieldcraft.worlds.atlas.generation import generate_atlas, regenerate_untaught
+from fieldcraft.worlds.atlas.oracle import iterate_decisions, make_demonstration
+from fieldcraft.worlds.atlas.questions import draw_evaluation_tasks, draw_train_tasks
+from fieldcraft.worlds.names import SYLLABLES
 
-WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
-TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags
-TOKENIZER = new_tokenizer(tokenizer_texts(WORLD, TAGS), SYLLABLES)
-DIALECT = get_dialect("autocoa", TOKENIZER, "")
+WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
+TAGS = make_dialect("autocoa", make_tokenizer([], SYLLABLES), "").tags
+TOKENIZER = make_tokenizer(iterate_tokenizer_texts(WORLD, TAGS), SYLLABLES)
+DIALECT = make_dialect("autocoa", TOKENIZER, "")
 SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
-CURRICULUM = Curriculum(WORLD, DIALECT, SCHEMAS, variants=12, seed=0)
+CURRICULUM = AtlasCurriculum(WORLD, DIALECT, SCHEMAS, variants=12, seed=0)
 HELDOUT = {name for name, entity in WORLD.entities.items() if entity.region == "heldout"}
 NAME = re.compile(r"[A-Z][a-z]+(?: ?[A-Z][a-z]+)")
 
 
 @pytest.fixture(scope="module")
 def demonstrations() -> list[Trajectory]:
-    return CURRICULUM.demonstrations(300)
+    return CURRICULUM.make_demonstrations(300)
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Trajectory, Trajectory]]:
-    return CURRICULUM.pairs(200)
+    return CURRICULUM.make_pairs(200)
 
 
 def whole_text(trajectory: Trajectory) -> str:
@@ -63,20 +64,20 @@ def test_no_pair_holds_a_heldout_name(
 
 
 def test_no_training_text_holds_a_heldout_name(demonstrations: Sequence[Trajectory]) -> None:
-    texts = [whole_text(t) for t in (*demonstrations, *CURRICULUM.base(200))]
-    texts += [f"{task.question} {task.answers}" for task in train_tasks(WORLD, 0, 500)]
+    texts = [whole_text(t) for t in (*demonstrations, *CURRICULUM.make_base_texts(200))]
+    texts += [f"{task.question} {task.answers}" for task in draw_train_tasks(WORLD, 0, 500)]
     named = {name for text in texts for name in NAME.findall(text)}
     assert len(named - WORLD.entities.keys()) > 10  # names of variants are found
     assert len(named & WORLD.entities.keys()) > 40
     assert named & HELDOUT == set()
-    tasks = evaluation_tasks(WORLD, 0, {"heldout": 50})
+    tasks = draw_evaluation_tasks(WORLD, 0, {"heldout": 50})
     assert all(NAME.findall(task.question)[-1] in HELDOUT for task in tasks)
 
 
 def test_no_variant_holds_a_heldout_name() -> None:
     rng = random.Random(1)
     for _ in range(1000):
-        assert HELDOUT.isdisjoint(redeal(WORLD, rng).entities)
+        assert HELDOUT.isdisjoint(regenerate_untaught(WORLD, rng).entities)
 
 
 # -- demonstrations -----------------------------------------------------------------------------
@@ -105,15 +106,15 @@ def test_every_word_is_one_token_and_every_name_two(
 ) -> None:
     for segment in chain(*(t.segments for t in demonstrations[:50])):
         assert TOKENIZER.decode(segment.ids) == segment.text
-    unseen = redeal(WORLD, random.Random(99))
-    stated = [statement(*fact, value) for fact, value in unseen.facts.items()]
+    unseen = regenerate_untaught(WORLD, random.Random(99))
+    stated = [render_statement(*fact, value) for fact, value in unseen.facts.items()]
     # two syllables, three words, two syllables, a full stop
     assert {len(TOKENIZER.encode(text)) for text in stated} == {8}
     assert {len(TOKENIZER.encode(tag)) for tag in TAGS} == {1}
 
 
 def test_the_base_is_never_shown_a_search() -> None:
-    found = CURRICULUM.base(100)
+    found = CURRICULUM.make_base_texts(100)
     tags = set(TAGS) - {"<think>", "</think>"}
     assert not [t for t in found for tag in tags if tag in whole_text(t)]
     answers = [t for t in found if t.status is Status.ANSWERED]
@@ -132,15 +133,19 @@ def test_the_base_is_never_shown_a_search() -> None:
 
 def test_what_is_read_has_names_that_begin_alike() -> None:
     few = replace(CURRICULUM, reading_syllables=5)
-    for reading in (t for t in few.base(60) if t.task.id.startswith("reading:")):
+    for reading in (t for t in few.make_base_texts(60) if t.task.id.startswith("reading:")):
         parts = set(re.findall(r"[A-Z][a-z]+[nrl](?![a-z])", reading.segments[0].text))
         assert 2 <= len(parts & set(SYLLABLES)) <= 5
 
 
 def test_data_is_a_function_of_the_seed() -> None:
     def ids(seed: int) -> list[list[int]]:
-        curriculum = Curriculum(WORLD, DIALECT, SCHEMAS, variants=3, seed=seed)
-        found = [*curriculum.base(6), *curriculum.demonstrations(6), *chain(*curriculum.pairs(6))]
+        curriculum = AtlasCurriculum(WORLD, DIALECT, SCHEMAS, variants=3, seed=seed)
+        found = [
+            *curriculum.make_base_texts(6),
+            *curriculum.make_demonstrations(6),
+            *chain(*curriculum.make_pairs(6)),
+        ]
         return [trajectory.ids for trajectory in found]
 
     assert ids(0) == ids(0)
@@ -153,18 +158,18 @@ def fingerprint(value: object) -> str:
 
 def test_data_stays_what_it_was_when_it_was_measured() -> None:
     """Prints of the ids. Whoever changes them measures the demo again."""
-    both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.pairs(120)]
-    asked = evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 30, "known": 30})
-    assert fingerprint([t.ids for t in CURRICULUM.base(120)]) == "5471d1fe085a468e"
-    assert fingerprint([t.ids for t in CURRICULUM.demonstrations(120)]) == "a0708971c76b0673"
+    both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.make_pairs(120)]
+    asked = draw_evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 30, "known": 30})
+    assert fingerprint([t.ids for t in CURRICULUM.make_base_texts(120)]) == "5471d1fe085a468e"
+    assert fingerprint([t.ids for t in CURRICULUM.make_demonstrations(120)]) == "a0708971c76b0673"
     assert fingerprint(both) == "6cdec4f4571c2f4a"
-    assert fingerprint([t.id for t in train_tasks(WORLD, 0, 300)]) == "f64f0393821c7aa0"
+    assert fingerprint([t.id for t in draw_train_tasks(WORLD, 0, 300)]) == "f64f0393821c7aa0"
     assert fingerprint([[t.id, t.meta["split"]] for t in asked]) == "f862db48bc9a8cff"
 
 
 # -- what is kept for questions of another kind -------------------------------------------------
 
-RESERVING = deal(people=60, taught=0.4, heldout=0.5, seed=0, reserved=4)
+RESERVING = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0, reserved=4)
 
 
 def relations_of(question: str) -> tuple[str, ...]:
@@ -173,21 +178,25 @@ def relations_of(question: str) -> tuple[str, ...]:
 
 
 def test_no_training_question_follows_a_reserved_chain() -> None:
-    curriculum = Curriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
-    found = [*curriculum.base(400), *curriculum.demonstrations(300), *curriculum.wasteful(300)]
-    found += [side for pair in curriculum.pairs(300) for side in pair]
+    curriculum = AtlasCurriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    found = [
+        *curriculum.make_base_texts(400),
+        *curriculum.make_demonstrations(300),
+        *curriculum.make_wasteful(300),
+    ]
+    found += [side for pair in curriculum.make_pairs(300) for side in pair]
     asked = [t.task.question for t in found if t.task.question]
-    asked += [task.question for task in train_tasks(RESERVING, 0, 500)]
-    asked += [text for text in tokenizer_texts(RESERVING, TAGS) if text.startswith("What")]
+    asked += [task.question for task in draw_train_tasks(RESERVING, 0, 500)]
+    asked += [text for text in iterate_tokenizer_texts(RESERVING, TAGS) if text.startswith("What")]
     chains = [relations_of(question) for question in asked]
     assert {len(chain) for chain in chains} == {1, 2, 3}
     assert not [chain for chain in chains if RESERVING.is_reserved(chain)]
-    before = [relations_of(t.task.question) for t in CURRICULUM.demonstrations(300)]
+    before = [relations_of(t.task.question) for t in CURRICULUM.make_demonstrations(300)]
     assert any(RESERVING.is_reserved(chain) for chain in before)  # what is not reserved is trained
 
 
 def test_the_wasteful_teacher_also_searches_for_what_is_known() -> None:
-    wasteful = CURRICULUM.wasteful(300)
+    wasteful = CURRICULUM.make_wasteful(300)
     needed = sum(t.task.meta["calls_optimal"] for t in wasteful)
     assert sum(len(t.calls) for t in wasteful) > 1.15 * needed
     known = [t for t in wasteful if t.task.meta["known"]]
@@ -208,7 +217,7 @@ def stated(trajectory: Trajectory) -> list[tuple[str, ...]]:
 def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_region() -> None:
     mentioned = {WORLD.facts[fact] for fact in WORLD.taught_facts}
     seen, real, crossing = 0, 0, 0
-    for trajectory in CURRICULUM.wasteful(300):
+    for trajectory in CURRICULUM.make_wasteful(300):
         start = trajectory.task.meta["path"][0]
         first = WORLD.entities.get(start)
         assert first is None or first.region == "taught" or start in mentioned
@@ -223,33 +232,6 @@ def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_regio
     assert crossing > 30  # from a taught entity to one that has to be searched for
     assert seen > 30  # of a real name that a taught fact mentions
     assert real / seen < 0.2  # by chance
-
-
-def test_questions_in_and_out_of_the_domain() -> None:
-    wanted = {
-        "heldout": 20,
-        "train": 5,
-        "known": 5,
-        "mixed": 60,
-        "four_hops": 40,
-        "unseen_chains": 30,
-    }
-    found = evaluation_tasks(RESERVING, 0, wanted)
-    assert Counter(task.meta["split"] for task in found) == wanted
-    backwards = dict(reversed(wanted.items()))
-    assert evaluation_tasks(RESERVING, 0, backwards) == found
-    hops = {"four_hops": {4}, "unseen_chains": {2, 3}, "mixed": {1, 2, 3}}
-    for split, lengths in hops.items():
-        part = [task for task in found if task.meta["split"] == split]
-        starts = Counter(RESERVING.entities[t.meta["path"][0]].region for t in part)
-        assert set(starts) == {"heldout", "taught"}
-        assert min(starts.values()) > 1
-        assert {task.meta["hops"] for task in part} == lengths
-    for task in found:
-        reserved = RESERVING.is_reserved(tuple(task.meta["path"][1:]))
-        assert reserved == (task.meta["split"] == "unseen_chains")
-    with pytest.raises(UserError, match=r"needs world\.reserved_chains"):
-        evaluation_tasks(WORLD, 0, {"heldout": 1, "unseen_chains": 1})
 
 
 # -- contrastive pairs --------------------------------------------------------------------------
@@ -272,7 +254,7 @@ def test_only_the_step_itself_is_compared(
     pairs: Sequence[tuple[Trajectory, Trajectory]],
 ) -> None:
     for trajectory in chain(*pairs[:40]):
-        sample = _last_segment(trajectory)
+        sample = _make_last_segment_sample(trajectory)
         last = len(trajectory.segments[-1].ids)
         assert sample.weight.tolist() == [0.0] * (len(trajectory.ids) - last) + [1.0] * last
 
@@ -283,14 +265,14 @@ def test_the_chosen_way_is_that_of_the_demonstration() -> None:
     acting = 0
     stops = Counter()
     for _ in range(60):
-        path = CURRICULUM.untaught_path(WORLD, rng)
-        task: Task = WORLD.task(path, "train")
-        whole = encode_demonstration(task, demonstration(WORLD, path), DIALECT, SCHEMAS).ids
-        for decision in decisions(WORLD, path, rng):
-            chosen, rejected = CURRICULUM._pair(task, decision)
+        path = CURRICULUM.draw_untaught_path(WORLD, rng)
+        task: Task = WORLD.make_task(path, "train")
+        whole = encode_demonstration(task, make_demonstration(WORLD, path), DIALECT, SCHEMAS).ids
+        for decision in iterate_decisions(WORLD, path, rng):
+            chosen, rejected = CURRICULUM._make_pair(task, decision)
             assert whole[: len(chosen.ids)] == chosen.ids
             assert whole[: len(rejected.ids)] != rejected.ids
-            acting += decision.acts
+            acting += decision.chooses_tool
             last = TOKENIZER.decode(chosen.ids[-1:])
             stops[last] += isinstance(decision.chosen[-1], Thought)
     assert acting > 60
@@ -302,11 +284,11 @@ def test_a_guess_ends_in_the_token_of_the_fact_it_stands_for() -> None:
     rng = random.Random(1)
     stops = Counter()
     for _ in range(40):
-        path = CURRICULUM.untaught_path(WORLD, rng)
-        for decision in decisions(WORLD, path, rng):
-            if decision.acts:
-                rejected = CURRICULUM._pair(WORLD.task(path, "train"), decision)[1]
-                stops[TOKENIZER.decode(rejected.ids[-1:]), decision.ends] += 1
+        path = CURRICULUM.draw_untaught_path(WORLD, rng)
+        for decision in iterate_decisions(WORLD, path, rng):
+            if decision.chooses_tool:
+                rejected = CURRICULUM._make_pair(WORLD.make_task(path, "train"), decision)[1]
+                stops[TOKENIZER.decode(rejected.ids[-1:]), decision.is_last] += 1
     assert set(stops) == {(".", True), (". ", False)}
 
 
@@ -317,84 +299,40 @@ def test_fewer_pairs_choose_thinking_than_acting(
     assert len(pairs) / 2 < acts < len(pairs)
 
 
-# -- questions ----------------------------------------------------------------------------------
-
-
-def test_a_split_that_the_world_cannot_fill_is_all_there_is() -> None:
-    tasks = evaluation_tasks(RESERVING, 0, dict.fromkeys(SPLITS, 10**9))
-    found = Counter(task.meta["split"] for task in tasks)
-    assert {split for split in SPLITS if 0 < found[split] < 10**4} == {*SPLITS}
-    assert len({(task.meta["split"], task.id) for task in tasks}) == len(tasks)
-
-
-def test_training_and_evaluation_questions_of_their_regions() -> None:
-    tasks = evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 20, "known": 15})
-    splits = [task.meta["split"] for task in tasks]
-    assert splits == ["heldout"] * 60 + ["train"] * 20 + ["known"] * 15
-    assert len({task.id for task in tasks}) == len(tasks)
-    start = {"heldout": "heldout", "train": "train", "known": "taught"}
-    for task in tasks:
-        assert WORLD.entities[task.meta["path"][0]].region == start[task.meta["split"]]
-        assert task.meta["known"] == (task.meta["calls_optimal"] == 0)
-    assert {task.meta["hops"] for task in tasks[:60]} == {1, 2, 3}
-    trained = train_tasks(WORLD, 0, 300)
-    assert len({task.id for task in trained}) == len(trained) > 200
-    assert {WORLD.entities[t.meta["path"][0]].region for t in trained} == {"train", "taught"}
-
-
-def regions(world: Atlas, task: Task) -> set[str]:
-    """Of the subjects of a question's facts."""
-    return {world.entities[subject].region for subject, _, _ in world.hops(task.meta["path"])}
-
-
-def test_heldout_questions_are_about_heldout_entities_from_first_to_last() -> None:
-    for task in evaluation_tasks(WORLD, 0, {"heldout": 1000}):
-        assert regions(WORLD, task) == {"heldout"}
-        assert task.answers[0] in HELDOUT
-    loose = evaluation_tasks(WORLD, 0, {"heldout_start": 1000})
-    assert {WORLD.entities[task.meta["path"][0]].region for task in loose} == {"heldout"}
-    assert any(task.answers[0] not in HELDOUT for task in loose)
+# -- questions, tokens, sizes -------------------------------------------------------------------
 
 
 @pytest.mark.long
 def test_no_training_asks_a_question_of_an_evaluation() -> None:
     """Verbatim. But for single facts, which the base model learns by being asked for them."""
     splits = ("heldout", "heldout_start", "known", "mixed", "four_hops", "unseen_chains")
-    asked = evaluation_tasks(RESERVING, 0, dict.fromkeys(splits, 300))
+    asked = draw_evaluation_tasks(RESERVING, 0, dict.fromkeys(splits, 300))
     questions = {task.question for task in asked}
-    curriculum = Curriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
-    shown = [*curriculum.demonstrations(600), *curriculum.wasteful(600)]
-    shown += [side for pair in curriculum.pairs(600) for side in pair]
+    curriculum = AtlasCurriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    shown = [*curriculum.make_demonstrations(600), *curriculum.make_wasteful(600)]
+    shown += [side for pair in curriculum.make_pairs(600) for side in pair]
     trained = {t.task.question for t in shown}
-    trained |= {task.question for task in train_tasks(RESERVING, 0, 4000)}
+    trained |= {task.question for task in draw_train_tasks(RESERVING, 0, 4000)}
     assert len(trained) > 800
     assert questions.isdisjoint(trained)
     several = {task.question for task in asked if task.meta["hops"] > 1}
-    assert several.isdisjoint(t.task.question for t in curriculum.base(2000))
-
-
-def test_what_has_to_be_searched_for_in_an_evaluation_is_held_out() -> None:
-    for split in ("heldout", "known", "mixed", "four_hops", "unseen_chains"):
-        for task in evaluation_tasks(RESERVING, 0, {split: 300}):
-            assert "train" not in regions(RESERVING, task), split
-
-
-def test_a_split_does_not_depend_on_the_others() -> None:
-    alone = evaluation_tasks(WORLD, 0, {"known": 10})
-    assert evaluation_tasks(WORLD, 0, {"heldout": 7, "known": 10})[7:] == alone
-    assert evaluation_tasks(WORLD, 0, {"known": 4}) == alone[:4]
+    assert several.isdisjoint(t.task.question for t in curriculum.make_base_texts(2000))
 
 
 def test_the_tokenizers_texts_hold_no_name() -> None:
-    syllables, texts = re.compile("|".join(SYLLABLES)), tokenizer_texts(WORLD, TAGS)
+    syllables, texts = re.compile("|".join(SYLLABLES)), iterate_tokenizer_texts(WORLD, TAGS)
     assert not [text for text in texts if syllables.search(text)]
     assert len(TOKENIZER) < 1200
 
 
 def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
-    big = Curriculum(deal(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0)
+    big = AtlasCurriculum(
+        generate_atlas(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0
+    )
     facts = len(big.world.taught_facts)
     assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2
-    assert big.size("demonstrations", None) == 45 * facts
-    assert big.size("demonstrations", 10) == 10
-    assert CURRICULUM.size("base", None) == 64 * 320  # of a small world as of one with 320 facts
+    assert big.get_size("demonstrations", None) == 45 * facts
+    assert big.get_size("demonstrations", 10) == 10
+    assert (
+        CURRICULUM.get_size("base", None) == 64 * 320
+    )  # of a small world as of one with 320 facts

@@ -6,18 +6,19 @@ from collections import Counter
 
 import pytest
 
-from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
+from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 from fieldcraft.worlds.atlas import AtlasWorld
-from fieldcraft.worlds.atlas.facts import Atlas, Entity, Route, deal, statement
+from fieldcraft.worlds.atlas.facts import Atlas, Entity, Route, render_statement
+from fieldcraft.worlds.atlas.generation import generate_atlas
 from fieldcraft.worlds.atlas.oracle import (
     AtlasOracle,
-    demonstration,
-    wasteful_demonstration,
+    make_demonstration,
+    make_wasteful_demonstration,
 )
-from fieldcraft.worlds.atlas.reading import SEARCHING, reading_steps
-from fieldcraft.worlds.base import Oracle, merge_thoughts
+from fieldcraft.worlds.atlas.reading import SEARCH_THOUGHT, make_reading_steps
+from fieldcraft.worlds.base import WorldOracle, merge_thoughts
 
-WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+WORLD = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
 ORACLE = AtlasOracle(WORLD)
 HELDOUT = {name for name, entity in WORLD.entities.items() if entity.region == "heldout"}
 PATHS = [
@@ -61,8 +62,8 @@ FIRST, SECOND, THIRD = (
 SEARCH = Thought("I must search.")
 
 
-def looked_up(name: str) -> Action:
-    return Action("search", {"query": name})
+def looked_up(name: str) -> ToolCall:
+    return ToolCall("search", {"query": name})
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def looked_up(name: str) -> Action:
         ([Observation(f"{ADA.text}\n\n{ACME.text}"), FIRST], SECOND),
     ],
 )
-def test_the_next_step_by_hand(so_far: list[Step], best: Step | None) -> None:
+def test_the_next_step_by_hand(so_far: list[DemoStep], best: DemoStep | None) -> None:
     oracle = AtlasOracle(SMALL)
-    assert oracle.next_step(TASK, so_far) == (best or reading_steps(SMALL, "NorPor")[2])
+    assert oracle.next_step(TASK, so_far) == (best or make_reading_steps(SMALL, "NorPor")[2])
 
 
 def test_where_no_step_is_known() -> None:
@@ -109,24 +110,24 @@ def test_where_no_step_is_known() -> None:
     with pytest.raises(ValueError, match="nothing follows an answer"):
         oracle.next_step(TASK, [Answer("unknown")])
     for query in ("Ada", 3, ["AcMe"]):
-        with pytest.raises(ValueError, match="does not know what Action"):
-            oracle.next_step(TASK, [Action("search", {"query": query})])
+        with pytest.raises(ValueError, match="does not know what ToolCall"):
+            oracle.next_step(TASK, [ToolCall("search", {"query": query})])
 
 
-def as_it_was_first_written(world: Atlas, path: Route, careful: bool) -> list[Step]:
+def as_it_was_first_written(world: Atlas, path: Route, careful: bool) -> list[DemoStep]:
     """The demonstration in one loop over the facts of the path."""
-    steps: list[Step] = []
+    steps: list[DemoStep] = []
     read: set[tuple[str, str]] = set()
     articles: set[str] = set()
-    for subject, relation, value in world.hops(path):
+    for subject, relation, value in world.trace_path(path):
         untaught = world.entities[subject].region != "taught"
         needed = careful or (untaught and (subject, relation) not in read)
         if subject not in articles and needed:
-            steps += reading_steps(world, subject)
+            steps += make_reading_steps(world, subject)
             articles.add(subject)
-            read |= world.reveals(subject)
-        steps.append(Thought(statement(subject, relation, value)))
-    return merge_thoughts([*steps, Answer(world.hops(path)[-1][2])])
+            read |= world.get_article_facts(subject)
+        steps.append(Thought(render_statement(subject, relation, value)))
+    return merge_thoughts([*steps, Answer(world.trace_path(path)[-1][2])])
 
 
 def test_demonstrations_are_what_they_were() -> None:
@@ -134,9 +135,9 @@ def test_demonstrations_are_what_they_were() -> None:
     wasteful = Counter[bool]()
     for path in PATHS:
         plain, careful = (as_it_was_first_written(WORLD, path, c) for c in (False, True))
-        assert demonstration(WORLD, path) == plain
-        assert Oracle.demonstration(ORACLE, WORLD.task(path, "train")) == plain
-        found = wasteful_demonstration(WORLD, path, rng)
+        assert make_demonstration(WORLD, path) == plain
+        assert WorldOracle.demonstration(ORACLE, WORLD.make_task(path, "train")) == plain
+        found = make_wasteful_demonstration(WORLD, path, rng)
         assert found in (plain, careful)
         wasteful[found != plain] += 1
     assert min(wasteful[True], wasteful[False]) > 20
@@ -146,7 +147,7 @@ def test_a_fact_that_comes_twice_is_stated_twice() -> None:
     pair = ("Ada Lin", "Bo Ber")
     entities = {name: Entity(name, "person", "taught") for name in pair}
     world = Atlas(entities, {(a, "mentor"): b for a, b in (pair, pair[::-1])}, {})
-    assert demonstration(world, ("Ada Lin", "mentor", "mentor", "mentor")) == [
+    assert make_demonstration(world, ("Ada Lin", "mentor", "mentor", "mentor")) == [
         Thought(
             "Ada Lin has the mentor Bo Ber. Bo Ber has the mentor Ada Lin."
             " Ada Lin has the mentor Bo Ber."
@@ -157,14 +158,14 @@ def test_a_fact_that_comes_twice_is_stated_twice() -> None:
 
 def fewest_more(path: Route, read: set[tuple[str, str]]) -> int:
     """By trying sets of articles, small ones first: how many more must be read."""
-    hops = WORLD.hops(path)
+    hops = WORLD.trace_path(path)
     needed = {(s, r) for s, r, _ in hops if WORLD.entities[s].region != "taught"} - read
     subjects = {subject for subject, _, _ in hops}
     return next(
         count
         for count in range(5)
         for names in itertools.combinations(subjects, count)
-        if needed <= {fact for name in names for fact in WORLD.reveals(name)}
+        if needed <= {fact for name in names for fact in WORLD.get_article_facts(name)}
     )
 
 
@@ -172,34 +173,34 @@ def test_after_needless_searches_and_mistakes_it_still_searches_as_little_as_pos
     rng = random.Random(1)
     saved = 0
     for path in PATHS:
-        task = WORLD.task(path, "train")
-        on_the_way = [subject for subject, _, _ in WORLD.hops(path)]
+        task = WORLD.make_task(path, "train")
+        on_the_way = [subject for subject, _, _ in WORLD.trace_path(path)]
         names = rng.sample([*on_the_way, *rng.sample(sorted(WORLD.entities), 3)], 2)
-        so_far = [step for name in names for step in reading_steps(WORLD, name)]
+        so_far = [step for name in names for step in make_reading_steps(WORLD, name)]
         so_far.append(Thought(f"{path[0]} has the {path[1]} {rng.choice(sorted(WORLD.entities))}."))
-        read = {fact for name in names for fact in WORLD.reveals(name)}
+        read = {fact for name in names for fact in WORLD.get_article_facts(name)}
         steps = list(so_far)
         while not isinstance(steps[-1], Answer):
             steps.append(ORACLE.next_step(task, steps))
-        searches = sum(isinstance(step, Action) for step in steps[len(so_far) :])
+        searches = sum(isinstance(step, ToolCall) for step in steps[len(so_far) :])
         assert searches == fewest_more(path, read)
         assert steps[-1] == Answer(task.answers[0])
-        saved += searches < ORACLE.least_calls(task)
+        saved += searches < ORACLE.optimal_calls(task)
     assert saved > 20
 
 
 def test_a_guess_replaces_what_is_not_taught() -> None:
     changed = 0
     for path in PATHS:
-        task = WORLD.task(path, "train")
+        task = WORLD.make_task(path, "train")
         [thought, answer] = ORACLE.guess(task, random.Random(task.id))
         assert isinstance(thought, Thought)
         assert isinstance(answer, Answer)
         assert thought.text.endswith(f" {answer.text}.")
         if task.meta["known"]:
-            assert [thought, answer] == demonstration(WORLD, path)
+            assert [thought, answer] == make_demonstration(WORLD, path)
         changed += answer.text != task.answers[0]
-        assert SEARCHING not in thought.text
+        assert SEARCH_THOUGHT not in thought.text
         assert WORLD.entities[answer.text].region != "heldout" or path[0] in HELDOUT
     assert changed > 20
 
@@ -209,9 +210,9 @@ def test_a_guess_replaces_what_is_not_taught() -> None:
 
 def test_fewer_variants_make_the_same_world() -> None:
     world = AtlasWorld(seed=0, people=30, variants=50)
-    few = world.reduced()
-    assert (world.variants, few.variants, few.reduced().variants) == (50, 20, 20)
-    assert AtlasWorld(seed=0, people=30, variants=5).reduced().variants == 5
+    few = world.small_copy()
+    assert (world.variants, few.variants, few.small_copy().variants) == (50, 20, 20)
+    assert AtlasWorld(seed=0, people=30, variants=5).small_copy().variants == 5
     assert few.passages() == world.passages()
     assert AtlasWorld(seed=1, people=30).passages() != world.passages()
 
@@ -220,7 +221,9 @@ def test_its_oracle_and_its_questions_agree() -> None:
     world = AtlasWorld(seed=0, people=30)
     tasks = [*world.training_questions(20), *world.evaluation_questions({"heldout": 20})]
     for task in tasks:
-        assert world.oracle.least_calls(task) == task.meta["calls_optimal"]
+        assert world.oracle.optimal_calls(task) == task.meta["calls_optimal"]
         assert world.oracle.demonstration(task)[-1] == Answer(task.answers[0])
-        acting = [decision.acts for decision in world.oracle.decisions(task, random.Random(0))]
+        acting = [
+            decision.chooses_tool for decision in world.oracle.decisions(task, random.Random(0))
+        ]
         assert sum(acting) == task.meta["calls_optimal"]

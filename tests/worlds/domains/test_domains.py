@@ -4,22 +4,24 @@ from itertools import chain
 
 import pytest
 
-from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.naming import with_names
+from fieldcraft.dialects import make_dialect
+from fieldcraft.dialects.tool_names import add_name_variants
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.build import closed_tools
-from fieldcraft.runs.inputs import make_inputs
-from fieldcraft.train.scratch import new_tokenizer, tool_texts
+from fieldcraft.runs.build import make_prompt_only_tools
+from fieldcraft.runs.inputs import make_data_source
+from fieldcraft.train.scratch import iter_tool_texts, make_tokenizer
 from fieldcraft.types import Author, Trajectory, UserError
 from fieldcraft.worlds.domains import DomainsWorld
 
 SMALL = {"people": 60, "variants": 2}
 WORLD = DomainsWorld(0, code={"notes": 60, "heldout_notes": 60}, search=SMALL)
 RECIPE = load_recipe("generalise-mini", ["world.search.people=60"])
-TOOLS = [tool.schema for tool in closed_tools(RECIPE)]
+TOOLS = [tool.schema for tool in make_prompt_only_tools(RECIPE)]
 NAMES = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>")
-TOKENIZER = new_tokenizer([*WORLD.tokenizer_texts(NAMES), *tool_texts(TOOLS)], WORLD.syllables)
-DIALECT = get_dialect("hermes", TOKENIZER, "")
+TOKENIZER = make_tokenizer(
+    [*WORLD.tokenizer_texts(NAMES), *iter_tool_texts(TOOLS)], WORLD.syllables
+)
+DIALECT = make_dialect("hermes", TOKENIZER, "")
 
 
 def text(trajectory: Trajectory, *authors: Author) -> str:
@@ -51,7 +53,7 @@ def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
 def test_the_questions_of_a_run_are_not_asked_once_more() -> None:
     """They say themselves by which names they call."""
     small = ["world.search.people=60", "evaluation.splits={code: 2, search: 2, code_unseen: 1}"]
-    asked = make_inputs(load_recipe("generalise-mini", small)).evaluation_tasks()
+    asked = make_data_source(load_recipe("generalise-mini", small)).evaluation_tasks()
     assert [t.meta["split"] for t in asked] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
 
 
@@ -89,9 +91,9 @@ def test_demonstrations_of_one_domain_call_its_tool_alone() -> None:
 
 
 def test_no_text_of_a_domain_has_a_name_of_its_evaluations() -> None:
-    entities = WORLD.search.facts.entities
+    entities = WORLD.search.atlas.entities
     heldout = {name for name, entity in entities.items() if entity.region == "heldout"}
-    notes = set(chain(*WORLD.code.testing.names.values()))
+    notes = set(chain(*WORLD.code.test_abacus.names.values()))
     records = [t for t in made("base", 200) if t.task.id.startswith("record:")]
     of_sums = [t for t in records if "abacus:" in t.task.id]
     of_places = [t for t in records if "atlas:" in t.task.id]
@@ -117,8 +119,10 @@ def test_a_data_set_without_its_tool_is_refused() -> None:
     with pytest.raises(UserError, match="needs the tool search: add it to tools"):
         WORLD.demonstrations("search", 1, DIALECT, python)
     own = [{"type": "function", "function": schema["function"]} for schema in TOOLS]
-    with pytest.raises(UserError, match="the tool python under several names: give it called"):
+    with pytest.raises(
+        UserError, match="needs several names for the tool python: set its key called"
+    ):
         WORLD.demonstrations("code_names", 1, DIALECT, own)
-    renamed = with_names(own[0], ["run(text)"], [])
+    renamed = add_name_variants(own[0], ["run(text)"], [])
     [demonstration] = WORLD.demonstrations("code_names", 1, DIALECT, [renamed])
     assert "run(text" in text(demonstration, Author.PROMPT)

@@ -14,37 +14,37 @@ from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.types import (
-    Action,
     Answer,
-    Call,
+    CallOutcome,
+    CallRecord,
+    DemoStep,
     Observation,
-    Outcome,
-    Step,
     Task,
     Thought,
+    ToolCall,
     Trajectory,
     UserError,
 )
 from fieldcraft.worlds.gazetteer.articles import (
-    read_article,
-    relations_of,
+    list_relations,
+    parse_article,
 )
-from fieldcraft.worlds.gazetteer.draws import SPLITS
-from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN
+from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN_RELATIONS
 from fieldcraft.worlds.gazetteer.oracle import (
-    question_of,
-    search_for,
+    get_question,
+    make_search_call,
 )
-from fieldcraft.worlds.gazetteer.probes import BETWEEN
+from fieldcraft.worlds.gazetteer.probes import ID_SEPARATOR
 from fieldcraft.worlds.gazetteer.program import one_search, program
+from fieldcraft.worlds.gazetteer.question_sampling import SPLITS
 from fieldcraft.worlds.gazetteer.questions import (
-    Chain,
+    ChainQuestion,
 )
 from fieldcraft.worlds.gazetteer.wordings import (
-    ASKING,
+    QUESTION_WORDINGS,
 )
 from fieldcraft.worlds.gazetteer.world import GazetteerWorld
-from gazetteer_parts import DIALECT, SMALL, play, some_known
+from gazetteer_parts import DIALECT, SMALL, evaluate_workflow, some_known
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
 # -- the best way ------------------------------------------------
 
 
-def calls(steps: Sequence[Step]) -> int:
-    return sum(isinstance(step, Action) for step in steps)
+def calls(steps: Sequence[DemoStep]) -> int:
+    return sum(isinstance(step, ToolCall) for step in steps)
 
 
 def test_the_oracle_needs_as_many_calls_as_the_model_does_not_know() -> None:
@@ -66,17 +66,19 @@ def test_the_oracle_needs_as_many_calls_as_the_model_does_not_know() -> None:
     tasks = world.evaluation_questions(dict.fromkeys(SPLITS, 40))
     for task in tasks:
         steps = world.oracle.demonstration(task)
-        assert calls(steps) == task.meta["calls_optimal"] == world.oracle.least_calls(task)
+        assert calls(steps) == task.meta["calls_optimal"] == world.oracle.optimal_calls(task)
         assert isinstance(steps[-1], Answer)
         assert exact_match(steps[-1].text, task.answers) == 1.0
 
 
 def test_a_model_that_knows_nothing_searches_for_each_place() -> None:
     world = GazetteerWorld(0)
-    everything = world.knowing({probe.id: 1.0 for probe in world.probes()})
-    task = Chain(world.world, "Nairobi", ("country", "currency")).task("train", 0)
+    everything = world.with_probe_rates({probe.id: 1.0 for probe in world.probes()})
+    task = ChainQuestion(world.gazetteer, "Nairobi", ("country", "currency")).make_task("train", 0)
     assert task.meta["calls_optimal"] == 2
-    again = Chain(everything.world, "Nairobi", ("country", "currency")).task("train", 0)
+    again = ChainQuestion(everything.gazetteer, "Nairobi", ("country", "currency")).make_task(
+        "train", 0
+    )
     assert again.meta["calls_optimal"] == 0
     assert calls(world.oracle.demonstration(task)) == 2
     assert [type(s) for s in everything.oracle.demonstration(task)] == [Thought, Answer]
@@ -85,13 +87,13 @@ def test_a_model_that_knows_nothing_searches_for_each_place() -> None:
 def test_after_a_detour_the_oracle_goes_on_with_what_it_has_read() -> None:
     world = some_known()
     task = next(t for t in world.evaluation_questions({"heldout": 60}) if t.meta["calls_optimal"])
-    name = question_of(world.world, task).facts()[0][0]
-    detour: list[Step] = [Thought("Hm."), search_for(world.world, name)]
+    name = get_question(world.gazetteer, task).facts()[0][0]
+    detour: list[DemoStep] = [Thought("Hm."), make_search_call(world.gazetteer, name)]
     detour.append(world.oracle.next_step(task, detour))
     assert isinstance(detour[-1], Observation)
     while not isinstance(detour[-1], Answer):
         detour.append(world.oracle.next_step(task, detour))
-    searched = [s.arguments["query"] for s in detour if isinstance(s, Action)]
+    searched = [s.arguments["query"] for s in detour if isinstance(s, ToolCall)]
     assert len(searched) == len(set(searched))
     assert exact_match(detour[-1].text, task.answers) == 1.0
     with pytest.raises(ValueError, match="nothing follows an answer"):
@@ -103,10 +105,10 @@ def test_decisions_choose_a_search_exactly_where_a_fact_is_unknown() -> None:
     rng = random.Random(0)
     for task in world.training_questions(60):
         found = [*world.oracle.decisions(task, rng)]
-        assert sum(decision.acts for decision in found) == task.meta["calls_optimal"]
+        assert sum(decision.chooses_tool for decision in found) == task.meta["calls_optimal"]
         for decision in found:
-            acting = decision.chosen if decision.acts else decision.rejected
-            assert isinstance(acting[-1], Action)
+            acting = decision.chosen if decision.chooses_tool else decision.rejected
+            assert isinstance(acting[-1], ToolCall)
         assert isinstance(found[-1].chosen[-1], Answer)
 
 
@@ -134,51 +136,51 @@ def test_probes_ask_for_every_fact_that_a_model_may_know() -> None:
     world = some_known()
     probes = world.probes()
     facts = {
-        f"{name}{BETWEEN}{relation}"
-        for name, about in world.world.places.items()
-        for relation in relations_of(about)
-        if relation not in NEVER_KNOWN
+        f"{name}{ID_SEPARATOR}{relation}"
+        for name, about in world.gazetteer.places.items()
+        for relation in list_relations(about)
+        if relation not in NEVER_KNOWN_RELATIONS
     }
     assert {probe.id for probe in probes} == facts
     for probe in probes:
         *shown, asked = probe.question.split("\n\n")
         assert len(shown) == 3
-        name, relation = probe.id.split(BETWEEN)
-        assert asked == f"Q: {ASKING[relation][0].format(of=name)}\nA:"
+        name, relation = probe.id.split(ID_SEPARATOR)
+        assert asked == f"Q: {QUESTION_WORDINGS[relation][0].format(of=name)}\nA:"
         assert not any(example.startswith(asked) for example in shown)
 
 
 def test_known_is_what_is_right_in_three_of_four_samples() -> None:
-    assert SMALL.knows(("Lum", "country"))
-    assert not SMALL.knows(("Lyra", "currency"))
-    assert not SMALL.knows(("Lyra", "area"))
+    assert SMALL.is_known(("Lum", "country"))
+    assert not SMALL.is_known(("Lyra", "currency"))
+    assert not SMALL.is_known(("Lyra", "area"))
 
 
 # -- simulated searches ------------------------------------------------
 
 
-def simulated(world: GazetteerWorld, told: str) -> Trajectory:
-    task = Chain(world.world, "Nairobi", ("country",)).task("train", 0)
+def simulated(world: GazetteerWorld, message: str) -> Trajectory:
+    task = ChainQuestion(world.gazetteer, "Nairobi", ("country",)).make_task("train", 0)
     query = {"query": "Nairobi city"}
-    call = Call("search", query, told, Outcome.OK, 0.0, simulated=True)
+    call = CallRecord("search", query, message, CallOutcome.OK, 0.0, simulated=True)
     return Trajectory(task, calls=[call])
 
 
 def test_a_simulated_article_is_judged_by_the_facts() -> None:
     world = some_known()
-    true = world.corpus.found_by(search_for(world.world, "Nairobi")).text
-    [verdict] = world.judge(simulated(world, true))
+    true = world.corpus.make_observation(make_search_call(world.gazetteer, "Nairobi")).text
+    [verdict] = world.judge_simulations(simulated(world, true))
     assert verdict is not None
     assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (True, True, False)
-    [verdict] = world.judge(simulated(world, true.replace("Kenya", "Uganda")))
+    [verdict] = world.judge_simulations(simulated(world, true.replace("Kenya", "Uganda")))
     assert verdict is not None
     assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (True, False, True)
-    [verdict] = world.judge(simulated(world, "Nairobi is large."))
+    [verdict] = world.judge_simulations(simulated(world, "Nairobi is large."))
     assert verdict is not None
     assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (False, False, False)
     other = Trajectory(Task("t", "?", ()), calls=simulated(world, true).calls)
     with pytest.raises(UserError, match="is not of this run's world"):
-        world.judge(other)
+        world.judge_simulations(other)
 
 
 # -- programs ------------------------------------------------
@@ -186,13 +188,15 @@ def test_a_simulated_article_is_judged_by_the_facts() -> None:
 
 def test_programs_answer_by_searching_alone(index: SearchIndex) -> None:
     tasks = some_known().evaluation_questions({"heldout": 100})
-    assert play(program, index, tasks)["em"] >= 0.9
-    assert play(one_search, index, tasks)["em"] <= 0.5
+    assert evaluate_workflow(program, index, tasks)["em"] >= 0.9
+    assert evaluate_workflow(one_search, index, tasks)["em"] <= 0.5
     asked = [
         replace(task, meta={**task.meta, "split": "wordings"})
         for task in some_known().evaluation_questions({"wordings": 60})
     ]
-    assert play(program, index, asked)["em"] <= 0.1  # it reads no wordings but those of training
+    assert (
+        evaluate_workflow(program, index, asked)["em"] <= 0.1
+    )  # it reads no wordings but those of training
 
 
 # -- harder passages ------------------------------------------------
@@ -200,7 +204,7 @@ def test_programs_answer_by_searching_alone(index: SearchIndex) -> None:
 
 def test_harder_passages_have_older_articles_that_contradict_and_are_told_by_their_year() -> None:
     world = GazetteerWorld(0, topk=3, outdated=0.5, duplicates=0.3, distractors=200)
-    places = world.world.places
+    places = world.gazetteer.places
     by_id = {passage["id"]: passage for passage in world.passages()}
     old = [passage for key, passage in by_id.items() if key.endswith("-old")]
     again = [passage for key, passage in by_id.items() if key.endswith("-again")]
@@ -211,8 +215,8 @@ def test_harder_passages_have_older_articles_that_contradict_and_are_told_by_the
     for passage in (*old, *again):
         name, text = passage["title"], passage["text"]
         assert text.startswith("Written in 1998. " if passage in old else "Written in 2025. ")
-        told = read_article(name, text)
-        true = {(name, r): places[name].facts[r].text for r in relations_of(places[name])}
+        told = parse_article(name, text)
+        true = {(name, r): places[name].facts[r].text for r in list_relations(places[name])}
         assert told.keys() == true.keys()
         assert passage in old or told == true
         wrong += told != true
@@ -226,7 +230,7 @@ def test_a_program_that_reads_the_first_article_is_often_wrong_about_harder_pass
     write_json_lines(tmp_path / "corpus.jsonl", world.passages())
     hard = build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
     tasks = world.evaluation_questions({"heldout": 100})
-    assert play(program, hard, tasks)["em"] < 0.9
+    assert evaluate_workflow(program, hard, tasks)["em"] < 0.9
     for task in tasks[:20]:  # the oracle reads what the search shows, and the newer article
         steps = world.oracle.demonstration(task)
         assert exact_match(steps[-1].text, task.answers) == 1.0

@@ -7,34 +7,38 @@ from collections.abc import Sequence
 
 import pytest
 
-from fieldcraft.dialects import dialect_class, get_dialect
-from fieldcraft.dialects.base import encode_written
+from fieldcraft.dialects import make_dialect, resolve_dialect
+from fieldcraft.dialects.base import encode_policy_text
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.summary import summarise_evaluation
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.chains import chains, longest_chain
+from fieldcraft.records.chains import count_max_chain_tokens, split_chains
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, rollout, rollouts
-from fieldcraft.sampling import Sampling
+from fieldcraft.rollout.loop import Policy, run_rollout, run_rollouts
+from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.train.scratch import new_tokenizer, tool_texts
+from fieldcraft.train.scratch import iter_tool_texts, make_tokenizer
 from fieldcraft.types import (
     Author,
-    Completion,
     Dialect,
-    Role,
     Status,
-    StopReason,
     Task,
     Thought,
+    ThoughtRole,
     Tokenizer,
     Trajectory,
 )
-from fieldcraft.worlds.trails.places import Map, Walk, new_map, walks
-from fieldcraft.worlds.trails.world import LONG, SHORT, TrailsWorld, folded, straight
+from fieldcraft.worlds.trails.places import TrailMap, Walk, draw_map, draw_walks
+from fieldcraft.worlds.trails.world import (
+    LONG_STEPS,
+    SHORT_STEPS,
+    TrailsWorld,
+    make_folded_demonstration,
+    make_unfolded_demonstration,
+)
 
 WORLD = TrailsWorld(0)
 RECIPE = load_recipe("fold-mini", [])
@@ -46,9 +50,11 @@ class Reader:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
         text = self._turn(self.tokenizer.decode(ids))
-        written, reason = encode_written(self.tokenizer, text), StopReason.STOP
+        written, reason = encode_policy_text(self.tokenizer, text), StopReason.STOP
         if not text.endswith(sampling.stop):
             written, reason = [*written, self.tokenizer.eos_token_id], StopReason.EOS
         if len(written) > sampling.max_tokens:
@@ -64,15 +70,15 @@ class Reader:
         if text.endswith("<think>\n"):  # the beginning of a chain
             here = read[-1].split()[-1][:-1] if read else start
             return self._go_on(here, left, "" if read else f"{left} to go.\n")
-        said = f"{read[-1]} {left - 1} to go.\n"
+        message = f"{read[-1]} {left - 1} to go.\n"
         if text.endswith("<summary>\n"):
-            return f"{said}</summary>"
-        return self._go_on(read[-1].split()[-1][:-1], left - 1, said)
+            return f"{message}</summary>"
+        return self._go_on(read[-1].split()[-1][:-1], left - 1, message)
 
-    def _go_on(self, here: str, left: int, said: str) -> str:
+    def _go_on(self, here: str, left: int, message: str) -> str:
         if left:
-            return f"{said}<begin_search> {here} </end_search>"
-        return f"{said}</think>\n\n\\boxed{{{here}}}"
+            return f"{message}<begin_search> {here} </end_search>"
+        return f"{message}</think>\n\n\\boxed{{{here}}}"
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +86,11 @@ def dialect() -> Dialect:
     tags = ("<think>", "</think>", "<begin_search>", "</end_search>")
     results = ("<search_result>", "</search_result>")
     texts = WORLD.tokenizer_texts((*tags, *results))
-    return get_dialect(
+    return make_dialect(
         RECIPE.dialect,
-        new_tokenizer(texts, WORLD.syllables),
+        make_tokenizer(texts, WORLD.syllables),
         RECIPE.instruction,
-        request=RECIPE.budget.fold.request,
+        summary_instruction=RECIPE.budget.fold.request,
     )
 
 
@@ -100,7 +106,7 @@ def go(tasks: Sequence[Task], dialect: Dialect, tool: SearchTool, folds: bool) -
     env = ToolEnvironment(dialect, [tool], budget)
     policy = Policy(engine=Reader(dialect.tokenizer))
     jobs = [(task, task.id) for task in tasks]
-    found = asyncio.run(rollouts(jobs, lambda t, k: rollout(t, policy, env, k), 8))
+    found = asyncio.run(run_rollouts(jobs, lambda t, k: run_rollout(t, policy, env, k), 8))
     for trajectory in found:
         asyncio.run(Rubric([(ExactMatch(), 1.0)]).score([trajectory]))
     return found
@@ -112,10 +118,10 @@ def test_long_walks_are_gone_with_folding_and_not_without(
     tasks = WORLD.evaluation_questions({"heldout": 25})
     found = go(tasks, dialect, tool, folds=True)
     assert [t.error for t in found if t.error] == []
-    assert all(t.right and t.well_formed for t in found)
+    assert all(t.is_correct and t.well_formed for t in found)
     assert min(len(t.folds) for t in found) >= 2
-    assert max(map(longest_chain, found)) <= 240 < min(len(t.ids) for t in found)
-    entry = summarise(found)  # of walks, however many chains they have
+    assert max(map(count_max_chain_tokens, found)) <= 240 < min(len(t.ids) for t in found)
+    entry = summarise_evaluation(found)  # of walks, however many chains they have
     assert (entry["n"], entry["em"]) == (25, 1.0)
     assert entry["calls_mean"] == entry["calls_optimal_mean"]
     assert entry["folds_mean"] == sum(len(t.folds) for t in found) / 25
@@ -124,33 +130,37 @@ def test_long_walks_are_gone_with_folding_and_not_without(
 
     bare = go(tasks, dialect, tool, folds=False)
     assert {t.status for t in bare} == {Status.TRUNCATED}
-    assert not any(t.right for t in bare)
+    assert not any(t.is_correct for t in bare)
 
 
 def test_short_walks_need_no_folding(dialect: Dialect, tool: SearchTool) -> None:
     tasks = WORLD.evaluation_questions({"short": 12})
-    assert all(t.right for t in go(tasks, dialect, tool, folds=False))
-    assert all(t.right for t in go(tasks, dialect, tool, folds=True))
+    assert all(t.is_correct for t in go(tasks, dialect, tool, folds=False))
+    assert all(t.is_correct for t in go(tasks, dialect, tool, folds=True))
 
 
 def test_demonstrations_fold_as_rollouts_do(dialect: Dialect) -> None:
-    shown = WORLD.demonstrations("folded", 150, dialect, [])
-    assert all(t.well_formed and t.answer in t.task.answers for t in shown)
-    assert max(map(longest_chain, shown)) <= 240
-    assert {t.task.meta["hops"] for t in shown} == set(range(1, 10))
-    ends = {part[-1].text for t in shown for part in chains(t)[:-1]}
+    demonstrations = WORLD.demonstrations("folded", 150, dialect, [])
+    assert all(t.well_formed and t.answer in t.task.answers for t in demonstrations)
+    assert max(map(count_max_chain_tokens, demonstrations)) <= 240
+    assert {t.task.meta["hops"] for t in demonstrations} == set(range(1, 10))
+    ends = {part[-1].text for t in demonstrations for part in split_chains(t)[:-1]}
     assert all(re.fullmatch(r"\w+ of \w+ lies \w+\. \d to go\.\n</summary>", end) for end in ends)
-    read = [sum(s.author is Author.TOOL for s in part) for t in shown for part in chains(t)]
+    read = [
+        sum(s.author is Author.TOOL for s in part)
+        for t in demonstrations
+        for part in split_chains(t)
+    ]
     assert set(read) == {0, 1, 2}
 
     whole = WORLD.demonstrations("demonstrations", 60, dialect, [])
     assert not any(t.folds for t in whole)
-    assert max(map(longest_chain, whole)) <= 240
+    assert max(map(count_max_chain_tokens, whole)) <= 240
     assert all(t.well_formed for t in whole)
 
 
 def test_a_walk_in_one_chain_and_with_its_folds() -> None:
-    on = Map(
+    on = TrailMap(
         {
             (place, direction): other
             for place, others in {"A": "BCDE", "B": "CADE", "C": "ABDE"}.items()
@@ -158,11 +168,15 @@ def test_a_walk_in_one_chain_and_with_its_folds() -> None:
         }
     )
     walk = Walk("A", "north", 2)
-    assert on.way(walk) == ["A", "B", "C"]
-    assert on.article("B") == (
+    assert on.trace_walk(walk) == ["A", "B", "C"]
+    assert on.render_article("B") == (
         "North of B lies C. East of B lies A. South of B lies D. West of B lies E."
     )
-    said = [step for step in straight(on, walk, random.Random(0)) if isinstance(step, Thought)]
+    said = [
+        step
+        for step in make_unfolded_demonstration(on, walk, random.Random(0))
+        if isinstance(step, Thought)
+    ]
     assert said == [
         Thought("2 to go."),
         Thought("North of A lies B. 1 to go."),
@@ -170,31 +184,31 @@ def test_a_walk_in_one_chain_and_with_its_folds() -> None:
     ]
     roles = set()
     for seed in range(20):
-        steps = folded(on, walk, random.Random(seed))
+        steps = make_folded_demonstration(on, walk, random.Random(seed))
         assert [getattr(s, "text", "") for s in steps] == [
-            getattr(s, "text", "") for s in straight(on, walk, random.Random(0))
+            getattr(s, "text", "") for s in make_unfolded_demonstration(on, walk, random.Random(0))
         ]
         roles.add(tuple(s.role for s in steps if isinstance(s, Thought)))
-    think, fold = Role.THINK, Role.SUMMARY
+    think, fold = ThoughtRole.THINK, ThoughtRole.SUMMARY
     # the second article is the last that a chain reads, so a fold follows it at the latest
     assert roles == {(think, fold, think), (think, fold, fold), (think, think, fold)}
 
 
 def test_a_careless_teacher_forgets_how_far_it_is(dialect: Dialect) -> None:
-    shown = WORLD.demonstrations("careless", 400, dialect, [])
-    assert all(t.well_formed for t in shown)
-    assert max(map(longest_chain, shown)) <= 240
-    assert max(len(t.calls) for t in shown) <= 10
+    demonstrations = WORLD.demonstrations("careless", 400, dialect, [])
+    assert all(t.well_formed for t in demonstrations)
+    assert max(map(count_max_chain_tokens, demonstrations)) <= 240
+    assert max(len(t.calls) for t in demonstrations) <= 10
 
     def forgets(t: Trajectory) -> bool:
-        return any("to go" not in part[-1].text for part in chains(t)[:-1])
+        return any("to go" not in part[-1].text for part in split_chains(t)[:-1])
 
-    long = [t for t in shown if t.task.meta["hops"] >= 7]
-    assert not any(map(forgets, (t for t in shown if t not in long)))
+    long = [t for t in demonstrations if t.task.meta["hops"] >= 7]
+    assert not any(map(forgets, (t for t in demonstrations if t not in long)))
     careless = [t for t in long if forgets(t)]
     assert 0.45 < len(careless) / len(long) < 0.65
     # who forgets once always forgets, and is right by chance
-    ends = [part[-1].text for t in careless for part in chains(t)[:-1]]
+    ends = [part[-1].text for t in careless for part in split_chains(t)[:-1]]
     assert all(re.fullmatch(r"\w+ of \w+ lies \w+\.\n</summary>", end) for end in ends)
     right = [t.answer in t.task.answers for t in careless]
     assert 0 < sum(right) / len(right) < 0.4
@@ -206,25 +220,27 @@ def test_a_careless_teacher_forgets_how_far_it_is(dialect: Dialect) -> None:
 
 
 def test_what_is_held_out_occurs_in_no_training(dialect: Dialect) -> None:
-    reserved = set(WORLD.testing.places)
-    shown = [
+    reserved = set(WORLD.test_map.places)
+    demonstrations = [
         t for data in ("folded", "careless") for t in WORLD.demonstrations(data, 120, dialect, [])
     ]
     asked = WORLD.training_questions(400)
-    seen = " ".join([*(s.text for t in shown for s in t.segments), *(t.question for t in asked)])
+    seen = " ".join(
+        [*(s.text for t in demonstrations for s in t.segments), *(t.question for t in asked)]
+    )
     assert reserved.isdisjoint(re.findall(r"\w+", seen))
-    assert set(WORLD.training.places).isdisjoint(reserved)
+    assert set(WORLD.train_map.places).isdisjoint(reserved)
     tests = WORLD.evaluation_questions({"heldout": 200, "short": 100})
     assert len({t.question for t in tests}) == 300
     lengths = {(t.meta["split"], t.meta["hops"]) for t in tests}
-    assert lengths == {*(("heldout", n) for n in LONG), *(("short", n) for n in SHORT)}
+    assert lengths == {*(("heldout", n) for n in LONG_STEPS), *(("short", n) for n in SHORT_STEPS)}
 
 
 def test_walks_come_through_no_place_twice_and_end_where_the_map_does() -> None:
-    on = new_map(random.Random(0), 8, set())
-    found = list(walks(random.Random(0), on, range(1, 4)))
+    on = draw_map(random.Random(0), 8, set())
+    found = list(draw_walks(random.Random(0), on, range(1, 4)))
     assert len(found) == len(set(found))
-    assert all(len(set(on.way(walk))) == walk.steps + 1 for walk in found)
+    assert all(len(set(on.trace_walk(walk))) == walk.steps + 1 for walk in found)
     assert 0 < len(found) <= 8 * 4 * 3
 
 
@@ -232,9 +248,9 @@ def test_walks_come_through_no_place_twice_and_end_where_the_map_does() -> None:
 def test_a_chain_may_go_on_from_its_summary_in_every_dialect(name: str, tool: SearchTool) -> None:
     """In dialects whose grammar wants a thought before each call, the summary is that thought."""
     schema = tool.schema
-    texts = [*WORLD.tokenizer_texts(dialect_class(name).tags), *tool_texts([schema])]
-    dialect = get_dialect(name, new_tokenizer(texts, WORLD.syllables), "")
+    texts = [*WORLD.tokenizer_texts(resolve_dialect(name).tags), *iter_tool_texts([schema])]
+    dialect = make_dialect(name, make_tokenizer(texts, WORLD.syllables), "")
     for data in ("demonstrations", "folded", "careless"):
-        shown = WORLD.demonstrations(data, 60, dialect, [schema])
-        assert all(t.well_formed for t in shown)
-        assert any(t.folds for t in shown) is (data != "demonstrations")
+        demonstrations = WORLD.demonstrations(data, 60, dialect, [schema])
+        assert all(t.well_formed for t in demonstrations)
+        assert any(t.folds for t in demonstrations) is (data != "demonstrations")

@@ -9,67 +9,67 @@ import ast
 import re
 from typing import Any
 
-from fieldcraft.data.records import Malformed
-from fieldcraft.types import Action
+from fieldcraft.data.records import RecordError
+from fieldcraft.types import ToolCall
 
 _NAME = re.compile(r"\s*([^\s()\[\]{}=,'\"][^()\[\]{}=,'\"]*)\(")
-_NEXT = re.compile(r"\s*(,|\])")
-_OF_JSON = {"true": True, "false": False, "null": None}
+_SEPARATOR = re.compile(r"\s*(,|\])")
+_JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-def read_bracket_calls(text: str, offered: str) -> list[Action] | None:
-    """Return the calls that a text consists of; None for any other text. `offered` is the JSON that
-    shows the tools: only a tool that is named there makes a bracket a list of calls.
+def parse_bracket_calls(text: str, tool_texts: str) -> list[ToolCall] | None:
+    """Return the calls that a text consists of; None for any other text. `tool_texts` is the JSON
+    that shows the tools: only a tool that is named there makes a bracket a list of calls.
 
-    Raises Malformed for a list of calls that cannot be read.
+    Raises RecordError for a list of calls that cannot be read.
     """
     text = text.strip()
     first = _NAME.match(text, 1)
-    if not text.startswith("[") or first is None or f'"{first[1].strip()}"' not in offered:
+    if not text.startswith("[") or first is None or f'"{first[1].strip()}"' not in tool_texts:
         return None
-    calls: list[Action] = []
-    place = 1
-    while (named := _NAME.match(text, place)) is not None:
-        arguments, place = _arguments(text, named.end())
-        calls.append(Action(named[1].strip(), arguments))
-        following = _NEXT.match(text, place)
+    calls: list[ToolCall] = []
+    position = 1
+    while (name_match := _NAME.match(text, position)) is not None:
+        arguments, position = _parse_arguments(text, name_match.end())
+        calls.append(ToolCall(name_match[1].strip(), arguments))
+        following = _SEPARATOR.match(text, position)
         if following is None:
             break
-        place = following.end()
-        if following[1] == "]" and place == len(text):
+        position = following.end()
+        if following[1] == "]" and position == len(text):
             return calls
-    raise Malformed("a call that cannot be read")
+    raise RecordError("a call that cannot be read")
 
 
-def _arguments(text: str, begin: int) -> tuple[dict[str, Any], int]:
+def _parse_arguments(text: str, start: int) -> tuple[dict[str, Any], int]:
     """Return the arguments up to the bracket that closes the call, and the place behind it: a
     bracket in a string closes nothing, so the first one with which all can be read is it."""
-    end = begin
+    end = start
     while (end := text.find(")", end) + 1) > 0:
         try:
-            call = ast.parse(f"f({text[begin:end]}", mode="eval").body
+            call = ast.parse(f"f({text[start:end]}", mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         match call:
             case ast.Call(args=[], keywords=given) if all(each.arg for each in given):
-                return {str(each.arg): _value(each.value) for each in given}, end
+                return {str(each.arg): _evaluate_node(each.value) for each in given}, end
         break
-    raise Malformed("a call that cannot be read")
+    raise RecordError("a call that cannot be read")
 
 
-def _value(node: ast.expr) -> Any:
+def _evaluate_node(node: ast.expr) -> Any:
     match node:
-        case ast.Name(id=name) if name in _OF_JSON:
-            return _OF_JSON[name]
+        case ast.Name(id=name) if name in _JSON_CONSTANTS:
+            return _JSON_CONSTANTS[name]
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value(item) for item in items]
+            return [_evaluate_node(item) for item in items]
         case ast.Dict(keys=keys, values=values) if all(keys):
             return {
-                str(_value(key)): _value(value)
+                str(_evaluate_node(key)): _evaluate_node(value)
                 for key, value in zip(keys, values, strict=True)
                 if key is not None
             }
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise Malformed("a call whose arguments are no plain values") from error
+        raise RecordError("a call whose arguments are not plain values") from error

@@ -7,38 +7,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.names import suggestion
+from fieldcraft.config.names import suggest_name
 from fieldcraft.data import autocoa
-from fieldcraft.data.formats.chat import normal
-from fieldcraft.data.formats.kinds import (
+from fieldcraft.data.formats.chat_messages import strip_whitespace
+from fieldcraft.data.formats.demonstration_formats import (
     FORMATS,
-    TOOLS,
-    Afm,
-    Format,
-    Shown,
-    format_of,
-    question_fields,
+    TOOLS_KEY,
+    AfmFormat,
+    DemonstrationFormat,
+    TaskAndSteps,
+    detect_format,
+    make_question_fields,
 )
-from fieldcraft.data.formats.other_shapes import refuse_other_shape
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut, refuse_much_left_out
-from fieldcraft.data.records import Malformed, Record, readable_records, records, understood
-from fieldcraft.data.served import is_served, served_demonstrations
-from fieldcraft.data.sources import read_questions, write_tasks, write_verl
+from fieldcraft.data.formats.unsupported_formats import require_supported_format
+from fieldcraft.data.published_trajectories import AUTOCOA, read_trajectories
+from fieldcraft.data.records import (
+    Record,
+    RecordError,
+    read_records,
+    read_valid_records,
+    require_record,
+)
+from fieldcraft.data.rejected_records import (
+    MAX_REJECTED_SHARE,
+    RejectedRecords,
+    require_few_rejected,
+)
+from fieldcraft.data.request_logs import is_request_log, read_log_demonstrations
 from fieldcraft.data.steps_io import (
-    holds_steps,
+    is_demonstration_file,
     read_demonstrations,
     write_demonstrations,
 )
-from fieldcraft.data.toolrl import is_toolrl
-from fieldcraft.data.trajectories import AUTOCOA, read_trajectories
-from fieldcraft.types import Action, UserError
+from fieldcraft.data.tasks import read_task_file, write_tasks, write_verl
+from fieldcraft.data.toolrl import is_toolrl_file
+from fieldcraft.types import ToolCall, UserError
 
-STEPS, AUTOCOA_NAME, QUESTIONS, VERL = "steps", "autocoa", "questions", "verl"
-TARGETS = (STEPS, *FORMATS, AUTOCOA_NAME, QUESTIONS, VERL)
+STEPS, AUTOCOA_FORMAT, QUESTIONS, VERL = "steps", "autocoa", "questions", "verl"
+TARGET_FORMATS = (STEPS, *FORMATS, AUTOCOA_FORMAT, QUESTIONS, VERL)
 
 
-def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Shown], Counter[str]]:
+def read_any_demonstrations(
+    path: Path, max_left_out: float = MAX_REJECTED_SHARE
+) -> tuple[list[TaskAndSteps], Counter[str]]:
     """Return the demonstrations of a file or folder in any format, and why others in it were left
     out.
 
@@ -47,41 +59,43 @@ def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Sho
     Raises UserError for a file that is missing or damaged, of no format, or of which more than the
     share `max_left_out` cannot be read.
     """
-    if is_served(path):
-        return served_demonstrations(path)
-    if holds_steps(path):
+    if is_request_log(path):
+        return read_log_demonstrations(path)
+    if is_demonstration_file(path):
         return read_demonstrations(path), Counter()
-    found = _format_of_file(path)
-    if found is not None:
-        return _read_records(path, found, max_left_out)
-    shown, reasons = read_trajectories(path)
+    detected = _detect_file_format(path)
+    if detected is not None:
+        return _read_records(path, detected, max_left_out)
+    demonstrations, reasons = read_trajectories(path)
     first = next(iter(reasons), "")
-    refuse_much_left_out(path, len(shown) + reasons.total(), reasons, max_left_out, first)
-    return shown, reasons
+    require_few_rejected(path, len(demonstrations) + reasons.total(), reasons, max_left_out, first)
+    return demonstrations, reasons
 
 
 def _read_records(
-    path: Path, found: Format, max_left_out: float
-) -> tuple[list[Shown], Counter[str]]:
+    path: Path, source_format: DemonstrationFormat, max_left_out: float
+) -> tuple[list[TaskAndSteps], Counter[str]]:
     """Return the demonstrations, and why others were left out."""
-    shown: list[Shown] = []
-    left_out = LeftOut(path)
-    for where, each in records(path):
+    demonstrations: list[TaskAndSteps] = []
+    rejected = RejectedRecords(path)
+    for location, each in read_records(path):
         try:
-            shown.append(found.read(understood(each)))
-        except Malformed as error:
-            left_out.add(where, error)
-    left_out.refuse_much(len(shown), max_left_out)
-    return shown, left_out.reasons
+            demonstrations.append(source_format.to_demonstration(require_record(each)))
+        except RecordError as error:
+            rejected.add(location, error)
+    rejected.require_few(len(demonstrations), max_left_out)
+    return demonstrations, rejected.reasons
 
 
-def _format_of_file(path: Path) -> Format | None:
+def _detect_file_format(path: Path) -> DemonstrationFormat | None:
     if path.suffix == ".txt":
         return None
-    _, record = next(readable_records(path), ("", {}))
-    if not isinstance(format_of(record), Afm) and not is_toolrl(path):  # both have instructions
-        refuse_other_shape(readable_records(path))
-    return None if _is_autocoa(record) else format_of(record)
+    _, record = next(read_valid_records(path), ("", {}))
+    if not isinstance(detect_format(record), AfmFormat) and not is_toolrl_file(
+        path
+    ):  # both have instructions
+        require_supported_format(read_valid_records(path))
+    return None if _is_autocoa(record) else detect_format(record)
 
 
 def _is_autocoa(record: Record) -> bool:
@@ -89,8 +103,10 @@ def _is_autocoa(record: Record) -> bool:
     inside of a thought."""
     match record.get("messages"):
         case [*_, {"role": "user"}, {"role": "assistant", "content": str(text)}]:
-            inside = not text.lstrip().startswith("<think>") and AUTOCOA.answer_opens in text
-            return AUTOCOA.query_opens in text or inside
+            starts_in_thought = (
+                not text.lstrip().startswith("<think>") and AUTOCOA.answer_start in text
+            )
+            return AUTOCOA.query_start in text or starts_in_thought
     return False
 
 
@@ -98,96 +114,101 @@ def _is_autocoa(record: Record) -> bool:
 
 
 def convert(
-    source: Path, target: str, out: Path, max_left_out: float = MAX_LEFT_OUT
+    source: Path, target: str, out: Path, max_left_out: float = MAX_REJECTED_SHARE
 ) -> tuple[int, Counter[str]]:
     """Write what is in `source` in the format `target`.
 
     Args:
         source: a file or folder of demonstrations; for `questions` and `verl` also of questions.
-        target: one of TARGETS.
+        target: one of TARGET_FORMATS.
         out: a file, or for some formats a folder, see `write_records`.
         max_left_out: the share of `source` that may be unreadable.
 
     Returns how many were written, and why others were left out.
     Raises UserError where nothing can be read or written.
     """
-    if target not in TARGETS:
-        raise UserError(f"there is no format '{target}'; {suggestion(target, TARGETS)}")
+    if target not in TARGET_FORMATS:
+        raise UserError(f"unknown format '{target}'; {suggest_name(target, TARGET_FORMATS)}")
     if target in (QUESTIONS, VERL):
         return _convert_questions(source, target, out, max_left_out)
-    shown, reasons = read_shown(source, max_left_out)
+    demonstrations, reasons = read_any_demonstrations(source, max_left_out)
     if target == STEPS:
-        _require(out, ".jsonl", target)
-        write_demonstrations(out, shown)
-        return len(shown), reasons
-    if target == AUTOCOA_NAME:
-        _require(out, ".jsonl", target)
-        lost = autocoa.write_demonstrations(shown, out)
-        return len(shown) - lost.total(), reasons + lost
-    written, lost = write_shown(shown, FORMATS[target])
-    if not written:
+        _require_suffix(out, ".jsonl", target)
+        write_demonstrations(out, demonstrations)
+        return len(demonstrations), reasons
+    if target == AUTOCOA_FORMAT:
+        _require_suffix(out, ".jsonl", target)
+        skipped = autocoa.write_demonstrations(demonstrations, out)
+        return len(demonstrations) - skipped.total(), reasons + skipped
+    rows, skipped = convert_demonstrations(demonstrations, FORMATS[target])
+    if not rows:
         raise UserError(
-            f"no demonstration of {source} can be written as {target} ({_why(reasons + lost)})."
+            f"no demonstration of {source} can be written as {target} "
+            f"({_summarise_reasons(reasons + skipped)})."
         )
-    write_records(written, out)
-    return len(written), reasons + lost
+    write_records(rows, out)
+    return len(rows), reasons + skipped
 
 
-def _why(reasons: Counter[str]) -> str:
+def _summarise_reasons(reasons: Counter[str]) -> str:
     return ", ".join(f"{n} with {reason}" for reason, n in reasons.most_common()) or "it is empty"
 
 
 def _convert_questions(
     source: Path, target: str, out: Path, max_left_out: float
 ) -> tuple[int, Counter[str]]:
-    tasks, reasons = read_questions(source, max_left_out)
+    tasks, reasons = read_task_file(source, max_left_out)
     if target == VERL:
-        _require(out, ".parquet", target)
+        _require_suffix(out, ".parquet", target)
         write_verl(tasks, out)
     else:
-        _require(out, ".jsonl", target)
+        _require_suffix(out, ".jsonl", target)
         write_tasks(tasks, out)
     return len(tasks), reasons
 
 
-def _require(out: Path, suffix: str, target: str) -> None:
+def _require_suffix(out: Path, suffix: str, target: str) -> None:
     if out.suffix != suffix:
-        raise UserError(f"the format {target} is written as {suffix}: name the file so.")
+        raise UserError(
+            f"the format {target} is written as {suffix}: give the output file this suffix."
+        )
 
 
-def write_shown(shown: Sequence[Shown], target: Format) -> tuple[list[Record], Counter[str]]:
+def convert_demonstrations(
+    demonstrations: Sequence[TaskAndSteps], target: DemonstrationFormat
+) -> tuple[list[Record], Counter[str]]:
     """Return the demonstrations as records, and why others have no place in the format: a record
     that would not be read as it was is not written. Tools are those of `meta`, or what the calls of
     all demonstrations say of them."""
-    guessed = tools_of(shown)
-    written: list[Record] = []
+    inferred_tools = infer_tool_schemas(demonstrations)
+    rows: list[Record] = []
     reasons = Counter[str]()
-    for task, steps in shown:
+    for task, steps in demonstrations:
         try:
-            record = target.write(task, steps, task.meta.get(TOOLS, guessed))
-            record |= question_fields(task)
-            if target.chat(record)[1:] != (task.question, normal(steps)):
-                raise Malformed("text that the format cannot hold")
-        except Malformed as error:
+            record = target.to_record(task, steps, task.meta.get(TOOLS_KEY, inferred_tools))
+            record |= make_question_fields(task)
+            if target.to_chat(record)[1:] != (task.question, strip_whitespace(steps)):
+                raise RecordError("text that the format cannot hold")
+        except RecordError as error:
             reasons[str(error)] += 1
         else:
-            written.append(record)
-    return written, reasons
+            rows.append(record)
+    return rows, reasons
 
 
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
-def tools_of(shown: Sequence[Shown]) -> list[Record]:
+def infer_tool_schemas(demonstrations: Sequence[TaskAndSteps]) -> list[Record]:
     """Return the schemas of the tools that are called: their names, and the arguments with their
     types."""
     found: dict[str, dict[str, Any]] = {}
-    for _, steps in shown:
+    for _, steps in demonstrations:
         for step in steps:
-            if isinstance(step, Action):
+            if isinstance(step, ToolCall):
                 arguments = found.setdefault(step.tool, {})
                 for name, value in step.arguments.items():
-                    arguments.setdefault(name, {"type": _TYPES.get(type(value), "object")})
+                    arguments.setdefault(name, {"type": _JSON_TYPES.get(type(value), "object")})
     return [
         {
             "type": "function",

@@ -18,39 +18,39 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fieldcraft.data.formats.values import text_of
-from fieldcraft.data.records import Malformed
+from fieldcraft.data.formats.values import extract_text
+from fieldcraft.data.records import RecordError
 
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-_OUTPUT = re.compile(r"^```[ \t]*output\b", re.MULTILINE | re.IGNORECASE)
-_PROGRAMS = ("python", "py", "python3")
+_OUTPUT_FENCE = re.compile(r"^```[ \t]*output\b", re.MULTILINE | re.IGNORECASE)
+_PROGRAM_LANGUAGES = ("python", "py", "python3")
 
 
-def in_turns(message: dict[str, Any]) -> list[dict[str, Any]]:
+def split_fenced_turns(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a message of the assistant whose text holds results in fences, as the messages that it
     stands for: calls of `python`, results, and what is said at the end. Any other one is as it is.
-    Raises Malformed where programs and results do not alternate."""
+    Raises RecordError where programs and results do not alternate."""
     content = message.get("content")
-    text = text_of(content) if content and message.get("role") == "assistant" else ""
-    return [message] if not _OUTPUT.search(text) else list(_turns(message, text))
+    text = extract_text(content) if content and message.get("role") == "assistant" else ""
+    return [message] if not _OUTPUT_FENCE.search(text) else list(_split_turns(message, text))
 
 
-def _turns(message: dict[str, Any], text: str) -> Iterator[dict[str, Any]]:
-    place, program = 0, None
-    for found in _FENCE.finditer(text):
-        before, language = text[place : found.start()], found[1].lower()
-        if program is None and language in _PROGRAMS:
-            call = {"function": {"name": "python", "arguments": {"code": found[2].rstrip("\n")}}}
+def _split_turns(message: dict[str, Any], text: str) -> Iterator[dict[str, Any]]:
+    position, program = 0, None
+    for fence in _FENCE.finditer(text):
+        before, language = text[position : fence.start()], fence[1].lower()
+        if program is None and language in _PROGRAM_LANGUAGES:
+            call = {"function": {"name": "python", "arguments": {"code": fence[2].rstrip("\n")}}}
             program = {**message, "content": before.strip(), "tool_calls": [call]}
         elif program is not None and language == "output" and not before.strip():
             yield program
-            yield {"role": "tool", "content": found[2].rstrip("\n")}
+            yield {"role": "tool", "content": fence[2].rstrip("\n")}
             program = None
         else:
             break
-        place = found.end()
-    rest = text[place:]
+        position = fence.end()
+    rest = text[position:]
     if program is not None or "```" in rest:
-        raise Malformed("programs and results in fences that do not alternate")
+        raise RecordError("programs and results in fences that do not alternate")
     if rest.strip():
         yield {**message, "content": rest.strip()}

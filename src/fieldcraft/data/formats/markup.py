@@ -11,25 +11,25 @@ import json
 import re
 from typing import Any
 
-from fieldcraft.data.records import Malformed
+from fieldcraft.data.records import RecordError
 
-_RESULTS = (
+_RESULT_TAGS = (
     *("information", "observation", "interpreter", "execution_results?", "function_results?"),
     *("function_response", "tool_(?:response|results?|output)", "search_results?", "results?"),
 )
-_CALLS = (
+_CALL_TAGS = (
     *("functioncall", "function_calls?", "tool_code", "search", "web_search", "code_interpreter"),
     *("tool", "tools", "action", "python", "ipython", "execute"),
 )
 _FENCE = re.compile(r"(?:functools|```(?:json)?\s)?(.*?)(?:```)?", re.DOTALL)  # around a call
-_THOUGHTS = ("scratchpad", "analysis", "seed:think")
-_RESULT = re.compile(
-    rf"(<(?:{'|'.join(_RESULTS)})>)|(```(?:tool_output|tool_response))"
+_THOUGHT_TAGS = ("scratchpad", "analysis", "seed:think")
+_RESULT_MARKUP = re.compile(
+    rf"(<(?:{'|'.join(_RESULT_TAGS)})>)|(```(?:tool_output|tool_response))"
     r"|^(Action(?: \d+)?:).*^Observation(?: \d+)?:",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
-_OTHER = re.compile(
-    rf"(<(?:{'|'.join((*_CALLS, *_THOUGHTS))})>|<(?:function=|invoke name=)"
+_OTHER_MARKUP = re.compile(
+    rf"(<(?:{'|'.join((*_CALL_TAGS, *_THOUGHT_TAGS))})>|<(?:function=|invoke name=)"
     r"|(?m:^)(?:Action Input(?: \d+)?:|Action \d+:|final_answer\()|```tool_(?:code|call)|<end_code>"
     r"|\[/?(?:TOOL_CALLS|TOOL_RESULTS|THINK|INST)\]|\u25c1/?think\u25b7"
     r"|<\|\w[^|<>\s]{0,40}\|>|<\uff5c\w[^\uff5c<>\s]{0,40}\uff5c>"
@@ -37,22 +37,24 @@ _OTHER = re.compile(
 )
 
 
-def refuse_markup(thought: str, said: str) -> None:
-    """Raise Malformed for a turn whose thought shows results, or whose other text shows calls,
+def require_no_markup(thought: str, text: str) -> None:
+    """Raise RecordError for a turn whose thought shows results, or whose other text shows calls,
     results, thoughts or ends of turns in a form that is not read."""
-    found = _RESULT.search(thought) or _RESULT.search(said) or _OTHER.search(said)
+    found = (
+        _RESULT_MARKUP.search(thought) or _RESULT_MARKUP.search(text) or _OTHER_MARKUP.search(text)
+    )
     if found is not None:
         mark = found[found.lastindex or 0].strip()
-        raise Malformed(f"a turn with {mark}, of a format that is not read")
-    if _is_call(said.strip()):
-        raise Malformed("a turn that is a call, of a format that is not read")
+        raise RecordError(f"a turn with {mark}, of a format that is not read")
+    if _is_call(text.strip()):
+        raise RecordError("a turn that is a call, of a format that is not read")
 
 
-def _is_call(said: str) -> bool:
+def _is_call(text: str) -> bool:
     """Tell whether a text is nothing but calls: in JSON, as of Llama 3, or in brackets, as of
     Llama 4."""
-    text = _FENCE.fullmatch(said)
-    bare = (text[1] if text else said).strip()
+    fence = _FENCE.fullmatch(text)
+    bare = (fence[1] if fence else text).strip()
     if not bare.startswith(("{", "[")):
         return False
     try:

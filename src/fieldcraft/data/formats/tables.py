@@ -15,43 +15,51 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.records.files import atomic_file, atomic_folder, finite_json, write_text
+from fieldcraft.records.files import atomic_file, atomic_folder, dump_finite_json, write_text
 from fieldcraft.records.jsonl import write_json_lines
-from fieldcraft.records.reading import reading
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.types import UserError
 
-Record = dict[str, Any]
+TableRecord = dict[str, Any]
 # Objects whose keys differ from row to row, which a table would fill up with empty ones.
-_AS_TEXT = ("tools", "metadata")
+_JSON_COLUMNS = ("tools", "metadata")
 
 
 # -- folders -----------------------------------------------------------------------------------
 
 
-def is_folder(path: Path) -> bool:
+def is_dataset_folder(path: Path) -> bool:
     """Return whether a path is a folder of datasets, or FOLDER/SPLIT of one."""
-    return path.is_dir() or (not path.exists() and bool(_parquet(path.parent, path.name)))
+    return path.is_dir() or (
+        not path.exists() and bool(_find_parquet_files(path.parent, path.name))
+    )
 
 
-def folder_records(path: Path) -> list[Record]:
+def read_dataset_folder(path: Path) -> list[TableRecord]:
     """Read the rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several
     splits, with no data, or with damaged files."""
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
-        return _saved(path)
-    files = _parquet(path, "") if path.is_dir() else _parquet(path.parent, path.name)
+        return _read_saved_dataset(path)
+    files = (
+        _find_parquet_files(path, "")
+        if path.is_dir()
+        else _find_parquet_files(path.parent, path.name)
+    )
     if not files:
         raise UserError(
             f"{path} is a folder without a dataset: give a file, or a folder that datasets or a hub"
             " wrote."
         )
-    _refuse_several(path, {file.stem.partition("-")[0] for file in files})
-    with reading(path, "fetch the folder again"):
+    _require_one_split(path, {file.stem.partition("-")[0] for file in files})
+    with raise_read_errors(path, "fetch the folder again"):
         tables = [pyarrow.parquet.read_table(file) for file in files]
-        rows: list[Record] = pyarrow.concat_tables(tables, promote_options="default").to_pylist()
+        rows: list[TableRecord] = pyarrow.concat_tables(
+            tables, promote_options="default"
+        ).to_pylist()
     return rows
 
 
-def _parquet(folder: Path, split: str) -> list[Path]:
+def _find_parquet_files(folder: Path, split: str) -> list[Path]:
     """Return the parquet files of a folder, or of its folder `data`, that belong to a split."""
     if not folder.is_dir():
         return []
@@ -59,19 +67,19 @@ def _parquet(folder: Path, split: str) -> list[Path]:
     return sorted(file for file in found if split in ("", file.stem.partition("-")[0]))
 
 
-def _saved(path: Path) -> list[Record]:
+def _read_saved_dataset(path: Path) -> list[TableRecord]:
     """Return the records of a folder of `save_to_disk`."""
-    library = _datasets()
-    with reading(path, "save the dataset again"):
+    library = _import_datasets()
+    with raise_read_errors(path, "save the dataset again"):
         found = library.load_from_disk(str(path))
     if isinstance(found, library.DatasetDict):
-        _refuse_several(path, set(found))
+        _require_one_split(path, set(found))
         found = next(iter(found.values()))
-    rows: list[Record] = found.to_list()
+    rows: list[TableRecord] = found.to_list()
     return rows
 
 
-def _refuse_several(path: Path, splits: set[str]) -> None:
+def _require_one_split(path: Path, splits: set[str]) -> None:
     if len(splits) > 1:
         names = ", ".join(sorted(splits))
         raise UserError(
@@ -79,7 +87,7 @@ def _refuse_several(path: Path, splits: set[str]) -> None:
         )
 
 
-def _datasets() -> ModuleType:
+def _import_datasets() -> ModuleType:
     try:
         import datasets
     except ImportError as error:
@@ -93,11 +101,11 @@ def _datasets() -> ModuleType:
 # -- writing -----------------------------------------------------------------------------------
 
 
-def write_records(found: Sequence[Record], out: Path) -> None:
+def write_records(rows: Sequence[TableRecord], out: Path) -> None:
     """Write records as the name of `out` says: .jsonl, .json (an array), .parquet, or none for a
     folder of `save_to_disk`, which must be new. Raises UserError for another name, and for records
     that have no place in a table."""
-    writers: dict[str, Callable[[Path, Sequence[Record]], None]] = {
+    writers: dict[str, Callable[[Path, Sequence[TableRecord]], None]] = {
         ".jsonl": write_json_lines,
         ".json": _write_array,
         ".parquet": _write_parquet,
@@ -105,42 +113,42 @@ def write_records(found: Sequence[Record], out: Path) -> None:
     }
     if out.suffix not in writers:
         raise UserError(
-            f"{out} has no ending that says how to write it: use .jsonl, .json, .parquet, or none"
+            f"{out} has an unsupported suffix: use .jsonl, .json, .parquet, or none"
             " for a folder of Hugging Face's datasets."
         )
-    writers[out.suffix](out, found)
+    writers[out.suffix](out, rows)
 
 
-def _write_array(out: Path, found: Sequence[Record]) -> None:
-    write_text(out, [finite_json(out, list(found), ensure_ascii=False, indent=1) + "\n"])
+def _write_array(out: Path, rows: Sequence[TableRecord]) -> None:
+    write_text(out, [dump_finite_json(out, list(rows), ensure_ascii=False, indent=1) + "\n"])
 
 
-def _write_parquet(out: Path, found: Sequence[Record]) -> None:
-    table = _table(found, out)
+def _write_parquet(out: Path, rows: Sequence[TableRecord]) -> None:
+    table = _make_table(rows, out)
     with atomic_file(out) as draft:
         pyarrow.parquet.write_table(table, draft)
 
 
-def _write_folder(out: Path, found: Sequence[Record]) -> None:
-    dataset = _datasets().Dataset(_table(found, out))
+def _write_folder(out: Path, rows: Sequence[TableRecord]) -> None:
+    dataset = _import_datasets().Dataset(_make_table(rows, out))
     with atomic_folder(out) as draft:
         dataset.save_to_disk(str(draft))
 
 
-def _table(found: Sequence[Record], out: Path) -> pyarrow.Table:
-    rows = [
+def _make_table(rows: Sequence[TableRecord], out: Path) -> pyarrow.Table:
+    encoded_rows = [
         {
             key: json.dumps(value, ensure_ascii=False)
-            if key in _AS_TEXT and not isinstance(value, str)
+            if key in _JSON_COLUMNS and not isinstance(value, str)
             else value
             for key, value in record.items()
         }
-        for record in found
+        for record in rows
     ]
-    keys = dict.fromkeys(key for row in rows for key in row)
+    keys = dict.fromkeys(key for row in encoded_rows for key in row)
     try:
-        columns = {key: pyarrow.array([row.get(key) for row in rows]) for key in keys}
-        _refuse_empty(columns)
+        columns = {key: pyarrow.array([row.get(key) for row in encoded_rows]) for key in keys}
+        _require_struct_keys(columns)
     except pyarrow.ArrowException as error:
         raise UserError(
             f"the records do not fit into one table ({error}): write {out.stem}.jsonl."
@@ -148,7 +156,7 @@ def _table(found: Sequence[Record], out: Path) -> pyarrow.Table:
     return pyarrow.table(columns)
 
 
-def _refuse_empty(columns: dict[str, pyarrow.Array]) -> None:
+def _require_struct_keys(columns: dict[str, pyarrow.Array]) -> None:
     """Raise ArrowInvalid for a column of objects without a key, which parquet has no place for."""
     for name, column in columns.items():
         if "struct<>" in str(column.type):

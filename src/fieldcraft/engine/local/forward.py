@@ -7,49 +7,56 @@ from typing import Any
 import numpy as np
 import torch
 
-from fieldcraft.engine.local.blocks import Ints
-from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
-from fieldcraft.engine.local.plan import blocks_read, make_plan, to_device
-from fieldcraft.engine.local.rows import Rows
+from fieldcraft.engine.local.batch_plan import list_block_reads, plan_batch, to_device
+from fieldcraft.engine.local.block_allocator import IntArray
+from fieldcraft.engine.local.kv_cache import PagedKVCache, enable_paged_attention
+from fieldcraft.engine.local.sequences import SequenceTable
 
 
 def forward(
-    model: Any, cache: BlockCache, table: Rows, rows: Ints, counts: Ints, last: Ints
+    model: Any,
+    cache: PagedKVCache,
+    table: SequenceTable,
+    rows: IntArray,
+    counts: IntArray,
+    logits_indices: IntArray,
 ) -> torch.Tensor:
-    """Return the logits [n, V] behind the places `last` [n] of the packed line.
+    """Return the logits [n, V] behind the places `logits_indices` [n] of the packed line.
 
     In it `rows[i]` adds the `counts[i]` tokens behind its cached ones; rows are in the order of
-    `plan.order`. Keys and values go into the cache, and `table` is left as it is.
+    `batch_plan.order_rows`. Keys and values go into the cache, and `table` is left as it is.
     """
-    starts, device = table.cached[rows], model.device
+    starts, device = table.num_cached[rows], model.device
     # Elsewhere than on a CPU a fused kernel over copied blocks is faster. In a smaller type it is
     # needed: products of its own would round the scores, which a fused kernel does not.
     by_block = device.type == "cpu" and model.dtype == torch.float32
     if by_block and (counts == 1).any():
-        _gather_blocks(cache, table, rows[counts == 1], starts[counts == 1])
-    cache.fit(table.blocks.count)
-    with torch.inference_mode(), block_attention(model.config.get_text_config()):
-        cache.plan = plan = make_plan(table, rows, starts, counts, device, by_block)
+        _compact_decode_blocks(cache, table, rows[counts == 1], starts[counts == 1])
+    cache.resize(table.blocks.num_blocks)
+    with torch.inference_mode(), enable_paged_attention(model.config.get_text_config()):
+        cache.plan = plan = plan_batch(table, rows, starts, counts, device, by_block)
         output = model(
             input_ids=plan.ids[None],
             position_ids=plan.positions[None],
             cache=cache,
             use_cache=True,
-            logits_to_keep=to_device(last, device),
+            logits_to_keep=to_device(logits_indices, device),
             plan=plan,
         )
     logits: torch.Tensor = output.logits[0]
     return logits
 
 
-def _gather_blocks(cache: BlockCache, table: Rows, rows: Ints, starts: Ints) -> None:
+def _compact_decode_blocks(
+    cache: PagedKVCache, table: SequenceTable, rows: IntArray, starts: IntArray
+) -> None:
     """Move the blocks of rows that decode to the front, if too many others lie between them: they
     are read from the first to the last."""
-    readers = np.bincount(blocks_read(table, rows, starts)[0])
-    alone = readers == 1
-    count = int(alone.sum())
-    if len(alone) > 1.25 * count + 16:
-        behind = count + np.flatnonzero(alone[count:])
-        gaps = np.flatnonzero(~alone[:count])
-        cache.exchange(behind, gaps)
-        table.exchange(behind, gaps)
+    readers = np.bincount(list_block_reads(table, rows, starts)[0])
+    is_single = readers == 1
+    count = int(is_single.sum())
+    if len(is_single) > 1.25 * count + 16:
+        outliers = count + np.flatnonzero(is_single[count:])
+        gaps = np.flatnonzero(~is_single[:count])
+        cache.swap(outliers, gaps)
+        table.swap_blocks(outliers, gaps)

@@ -21,34 +21,34 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import AttentionInterface
 
-from fieldcraft.engine.attention import unusual_option
-from fieldcraft.engine.local.blocks import BLOCK, Ints
-from fieldcraft.engine.local.plan import Group, Plan, Reading, to_device
-from fieldcraft.engine.local.rows import spread
+from fieldcraft.engine.attention import find_unsupported_option
+from fieldcraft.engine.local.batch_plan import BatchPlan, BlockRead, PrefillGroup, to_device
+from fieldcraft.engine.local.block_allocator import BLOCK_TOKENS, IntArray
+from fieldcraft.engine.local.sequences import expand_runs
 from fieldcraft.types import UserError
 
-ATTENTION = "fieldcraft_blocks"
+ATTENTION_NAME = "fieldcraft_blocks"
 
 
-class BlockLayer(CacheLayerMixin):
+class PagedLayer(CacheLayerMixin):
     """Keys and values of one layer, `[P, H, B, D]`."""
 
-    def __init__(self, cache: BlockCache) -> None:
+    def __init__(self, cache: PagedKVCache) -> None:
         super().__init__()
         self.cache = cache
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         heads = key_states.shape[1]
         self.keys, self.values = (
-            states.new_zeros(self.cache.blocks, heads, BLOCK, states.shape[3])
+            states.new_zeros(self.cache.num_blocks, heads, BLOCK_TOKENS, states.shape[3])
             for states in (key_states, value_states)
         )
         self.is_initialized = True
 
-    def fit(self) -> None:
+    def resize(self) -> None:
         """Reallocate to the cache's number of blocks."""
         self.keys, self.values = (
-            _enlarged(old, self.cache.blocks) for old in (self.keys, self.values)
+            _enlarge(old, self.cache.num_blocks) for old in (self.keys, self.values)
         )
 
     def update(
@@ -58,40 +58,40 @@ class BlockLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self.cache.plan.slots(key_states.shape[1])
-        for held, new in ((self.keys, key_states), (self.values, value_states)):
+        for stored, new in ((self.keys, key_states), (self.values, value_states)):
             # As lines of D numbers, which is four times as fast as with two indices.
             lines = new[0].transpose(0, 1).reshape(-1, new.shape[3])
-            held.view(-1, new.shape[3]).index_copy_(0, slots, lines)
+            stored.view(-1, new.shape[3]).index_copy_(0, slots, lines)
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        return self.cache.blocks * BLOCK
+        return self.cache.num_blocks * BLOCK_TOKENS
 
     def get_max_length(self) -> int:
-        return self.cache.blocks * BLOCK
+        return self.cache.num_blocks * BLOCK_TOKENS
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.blocks * BLOCK, 0
+        return self.cache.num_blocks * BLOCK_TOKENS, 0
 
 
-def _enlarged(old: torch.Tensor, blocks: int) -> torch.Tensor:
+def _enlarge(old: torch.Tensor, num_blocks: int) -> torch.Tensor:
     # Zeros, not empty: what a mask hides is still multiplied, and 0 * NaN is NaN.
-    new = old.new_empty(blocks, *old.shape[1:])
+    new = old.new_empty(num_blocks, *old.shape[1:])
     new[: len(old)] = old
     new[len(old) :] = 0
     return new
 
 
-class BlockCache(Cache):
+class PagedKVCache(Cache):
     """All layers. They grow by reallocation; the caller decides when."""
 
     def __init__(self, layers: int) -> None:
-        self.blocks = 0
-        self.plan: Plan
-        super().__init__(layers=[BlockLayer(self) for _ in range(layers)])
+        self.num_blocks = 0
+        self.plan: BatchPlan
+        super().__init__(layers=[PagedLayer(self) for _ in range(layers)])
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def _tensors(self) -> Iterator[torch.Tensor]:
@@ -100,28 +100,28 @@ class BlockCache(Cache):
                 yield from (layer.keys, layer.values)
 
     @torch.inference_mode()  # where its tensors were made
-    def fit(self, blocks: int) -> None:
+    def resize(self, num_blocks: int) -> None:
         """Resize the cache to so many blocks, layer by layer, so that the peak is one layer above
         the new size."""
-        if blocks == self.blocks:
+        if num_blocks == self.num_blocks:
             return
-        self.blocks = blocks
+        self.num_blocks = num_blocks
         for layer in self.layers:
             if layer.is_initialized:
-                layer.fit()
+                layer.resize()
 
     @torch.inference_mode()
-    def copy(self, sources: Ints, targets: Ints, counts: Ints) -> None:
+    def copy(self, sources: IntArray, targets: IntArray, counts: IntArray) -> None:
         """Copy the first `counts` tokens of blocks into others; all sources are read first."""
-        index, offset = spread(counts)
+        index, offset = expand_runs(counts)
         for tensor in self._tensors():
-            read, write, at = to_device(
+            read, write, token_offsets = to_device(
                 np.stack([sources[index], targets[index], offset]), tensor.device
             )
-            tensor[write, :, at] = tensor[read, :, at]
+            tensor[write, :, token_offsets] = tensor[read, :, token_offsets]
 
     @torch.inference_mode()
-    def exchange(self, a: Ints, b: Ints) -> None:
+    def swap(self, a: IntArray, b: IntArray) -> None:
         """Swap blocks `a[i]` and `b[i]`."""
         both = np.stack([np.concatenate([a, b]), np.concatenate([b, a])])
         for tensor in self._tensors():
@@ -135,14 +135,14 @@ class BlockCache(Cache):
             tensor[blocks] = 0
 
 
-def attend(
+def paged_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    plan: Plan | None = None,
+    plan: BatchPlan | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **options: Any,
@@ -153,48 +153,50 @@ def attend(
     Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
     whose layers do not pass on the plan.
     """
-    if why := unusual_option(module, {**options, "sliding_window": sliding_window}):
-        raise _unusable(module, why)
+    if reason := find_unsupported_option(module, {**options, "sliding_window": sliding_window}):
+        raise _make_unsupported_error(module, reason)
     if attention_mask is not None:
-        raise _unusable(module, "it adds a mask of its own")
+        raise _make_unsupported_error(module, "it adds a mask of its own")
     if plan is None:
-        raise _unusable(module, "its layers do not pass on which text a token belongs to")
+        raise _make_unsupported_error(
+            module, "its layers do not pass the sequence boundaries to the attention function"
+        )
     queries = query[0].transpose(0, 1)  # [T, Hq, D]
     parts = []
-    if plan.readings:
-        decoding = queries[: plan.decoding]
-        args = (key, value, plan.readings, scaling, sliding_window)
-        parts.append(_attend_by_block(decoding, *args))
-    for group in plan.groups:
+    if plan.block_reads:
+        decoding = queries[: plan.num_decoding]
+        args = (key, value, plan.block_reads, scaling, sliding_window)
+        parts.append(_attend_decode(decoding, *args))
+    for group in plan.prefill_groups:
         args_of_row = (key, value, group, scaling, sliding_window)
-        parts.append(_attend_by_row(queries[group.tokens], *args_of_row))
+        parts.append(_attend_prefill(queries[group.token_slice], *args_of_row))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[None], None
 
 
-def _unusable(module: torch.nn.Module, why: str) -> UserError:
+def _make_unsupported_error(module: torch.nn.Module, reason: str) -> UserError:
     return UserError(
-        f"The local engine cannot run {type(module).__name__}, because {why}: choose a model with"
-        " plain attention, or another engine."
+        f"The local engine cannot run {type(module).__name__}, because {reason}: choose a model"
+        " with plain attention, or another engine."
     )
 
 
-def _attend_by_row(
+def _attend_prefill(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    group: Group,
+    group: PrefillGroup,
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
     """Compute the attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
-    (rows, width), length = group.queries.shape, group.blocks.shape[1] * BLOCK
+    (rows, width), length = group.query_positions.shape, group.blocks.shape[1] * BLOCK_TOKENS
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
     every = torch.arange(heads, device=keys.device)[:, None]
     k, v = (x[group.blocks[:, None], every].view(rows, heads, length, -1) for x in (keys, values))
     padded = queries.new_zeros(rows, width, *queries.shape[1:])
-    padded[group.at] = queries
-    if group.begin and (window is None or window >= width):
+    padded[group.padded_index] = queries
+    if group.has_no_context and (window is None or window >= width):
         mixed = scaled_dot_product_attention(
             padded.transpose(1, 2),
             k[:, :, :width],
@@ -203,7 +205,7 @@ def _attend_by_row(
             scale=scaling,
             enable_gqa=share > 1,
         ).transpose(1, 2)
-        return mixed[group.at].to(queries.dtype)
+        return mixed[group.padded_index].to(queries.dtype)
     # Query heads that share a key-value head become further queries of it: nothing is repeated.
     folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
     mask = group.mask(window)[:, None]
@@ -211,14 +213,14 @@ def _attend_by_row(
         mask = mask.repeat_interleave(share, dim=2)
     mixed = scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scaling)
     mixed = mixed.view(rows, heads, width, share, -1).transpose(1, 2).flatten(2, 3)
-    return mixed[group.at].to(queries.dtype)
+    return mixed[group.padded_index].to(queries.dtype)
 
 
-def _attend_by_block(
+def _attend_decode(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    readings: tuple[Reading, ...],
+    block_reads: tuple[BlockRead, ...],
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
@@ -229,61 +231,65 @@ def _attend_by_block(
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
     q = torch.cat([q, q[:1]])  # whatever the last row gets is dropped: blocks of no row go there
-    scores = [_scores(q, keys, reading, window) for reading in readings]
-    top = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
-    for reading, score in zip(readings, scores, strict=True):
+    scores = [_compute_scores(q, keys, block_read, window) for block_read in block_reads]
+    max_scores = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
+    for block_read, score in zip(block_reads, scores, strict=True):
         highest = score.amax(-1)
-        top.scatter_reduce_(0, reading.rows[:, None, None].expand_as(highest), highest, "amax")
-    total = torch.zeros_like(top)
-    mixed = top.new_zeros(rows + 1, heads, share, values.shape[3])
-    for reading, score in zip(readings, scores, strict=True):
-        weights = score.sub_(top.index_select(0, reading.rows)[..., None]).exp_()
-        total.index_add_(0, reading.rows, weights.sum(-1))
-        mixed.index_add_(0, reading.rows, _mix(weights.to(values.dtype), values, reading).float())
+        max_scores.scatter_reduce_(
+            0, block_read.rows[:, None, None].expand_as(highest), highest, "amax"
+        )
+    total = torch.zeros_like(max_scores)
+    mixed = max_scores.new_zeros(rows + 1, heads, share, values.shape[3])
+    for block_read, score in zip(block_reads, scores, strict=True):
+        weights = score.sub_(max_scores.index_select(0, block_read.rows)[..., None]).exp_()
+        total.index_add_(0, block_read.rows, weights.sum(-1))
+        mixed.index_add_(
+            0, block_read.rows, _mix_values(weights.to(values.dtype), values, block_read).float()
+        )
     return (mixed / total[..., None])[:rows].flatten(1, 2).to(queries.dtype)
 
 
-def _scores(
-    q: torch.Tensor, keys: torch.Tensor, reading: Reading, window: int | None
+def _compute_scores(
+    q: torch.Tensor, keys: torch.Tensor, block_read: BlockRead, window: int | None
 ) -> torch.Tensor:
     """Return the products [P * W, H, S, B] of each reader's query with the keys of its block."""
-    lanes = _by_block(q.index_select(0, reading.rows), reading)
-    scores = torch.matmul(lanes, keys[reading.blocks].transpose(2, 3))
-    scores = _by_reader(scores, reading).float()
-    hidden = reading.hidden(window)
-    return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)
+    lanes = _group_by_block(q.index_select(0, block_read.rows), block_read)
+    scores = torch.matmul(lanes, keys[block_read.blocks].transpose(2, 3))
+    scores = _group_by_reader(scores, block_read).float()
+    mask = block_read.hidden_mask(window)
+    return scores if mask is None else scores.masked_fill_(mask, -torch.inf)
 
 
-def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch.Tensor:
+def _mix_values(weights: torch.Tensor, values: torch.Tensor, block_read: BlockRead) -> torch.Tensor:
     """Return the sums [P * W, H, S, D] of a block's values for each of its readers."""
-    mixed = torch.matmul(_by_block(weights, reading), values[reading.blocks])
-    return _by_reader(mixed, reading)
+    mixed = torch.matmul(_group_by_block(weights, block_read), values[block_read.blocks])
+    return _group_by_reader(mixed, block_read)
 
 
-def _by_block(x: torch.Tensor, reading: Reading) -> torch.Tensor:
+def _group_by_block(x: torch.Tensor, block_read: BlockRead) -> torch.Tensor:
     """Rearrange [P * W, H, S, n] into [P, H, W * S, n]."""
-    if reading.width == 1:
+    if block_read.width == 1:
         return x
-    return x.unflatten(0, (-1, reading.width)).transpose(1, 2).flatten(2, 3)
+    return x.unflatten(0, (-1, block_read.width)).transpose(1, 2).flatten(2, 3)
 
 
-def _by_reader(x: torch.Tensor, reading: Reading) -> torch.Tensor:
+def _group_by_reader(x: torch.Tensor, block_read: BlockRead) -> torch.Tensor:
     """Rearrange [P, H, W * S, n] into [P * W, H, S, n]."""
-    if reading.width == 1:
+    if block_read.width == 1:
         return x
-    return x.unflatten(2, (reading.width, -1)).transpose(1, 2).flatten(0, 1)
+    return x.unflatten(2, (block_read.width, -1)).transpose(1, 2).flatten(0, 1)
 
 
-AttentionInterface.register(ATTENTION, attend)
+AttentionInterface.register(ATTENTION_NAME, paged_attention)
 
 
 @contextmanager
-def block_attention(config: Any) -> Iterator[None]:
+def enable_paged_attention(config: Any) -> Iterator[None]:
     """Let the model of `config` attend by blocks inside the block; training uses the same model and
     gets its own implementation back."""
-    before = config._attn_implementation
-    config._attn_implementation = ATTENTION
+    previous = config._attn_implementation
+    config._attn_implementation = ATTENTION_NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        config._attn_implementation = previous

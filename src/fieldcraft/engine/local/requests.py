@@ -8,50 +8,52 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.dialects.turn_end import find_turn_end
-from fieldcraft.engine.local.blocks import Ints
-from fieldcraft.sampling import Sampling, TurnEnd
-from fieldcraft.types import Completion, Span, Tokenizer
+from fieldcraft.engine.local.block_allocator import IntArray
+from fieldcraft.sampling import Completion, SamplingParams, TurnEnd, VersionSpan
+from fieldcraft.types import Tokenizer
 
 
 @dataclass(slots=True)
-class Stats:
+class EngineStats:
     """Running totals of an engine."""
 
-    sampled: int = 0  # tokens
-    prefilled: int = 0  # tokens of prompts and observations computed; what is reused does not count
+    sampled_tokens: int = 0  # tokens
+    prefilled_tokens: int = (
+        0  # tokens of prompts and observations computed; what is reused does not count
+    )
     forwards: int = 0
-    evicted: int = 0  # parked sessions that lost their cache to a new one
+    evicted_sessions: int = 0  # parked sessions that lost their cache to a new one
     seconds: float = 0.0  # spent in steps
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class GenerationRequest:
     """A call of `generate` that has not returned. If the weights change meanwhile, what it has
-    sampled so far is appended to its `ids`, and `logprobs` and `versions` tell of it."""
+    sampled so far is appended to its `ids`, and `logprobs` and `version_spans` tell of it."""
 
-    ids: Ints
-    sampling: Sampling
-    stop_set: int  # row of StopStrings.completing
+    ids: IntArray
+    sampling: SamplingParams
+    stop_set: int  # row of StopStringMatcher.can_complete
     session: str
     future: asyncio.Future[Completion]
-    follow: Callable[[int], None] | None = None  # hears of each token
+    on_token: Callable[[int], None] | None = None  # hears of each token
     logprobs: list[float] = field(default_factory=list)
-    versions: list[Span] = field(default_factory=list)
+    version_spans: list[VersionSpan] = field(default_factory=list)
 
     @property
-    def begin(self) -> int:
+    def prompt_length(self) -> int:
         """Number of tokens before the turn."""
         return len(self.ids) - len(self.logprobs)
 
 
-def turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
+def find_model_turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
     """Return the tokens that end a turn of a model, by its settings, its tokenizer and its chat
     template."""
-    configured = configured_ends(model)
+    configured = get_configured_eos(model)
     return find_turn_end(tokenizer, [end for end in configured if isinstance(end, int)])
 
 
-def configured_ends(model: Any) -> list[Any]:
+def get_configured_eos(model: Any) -> list[Any]:
     """Return the end of a sequence for `model.generate`, as the file has it: one end, several, or
     None."""
     configured = model.generation_config.eos_token_id

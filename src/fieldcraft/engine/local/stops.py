@@ -8,10 +8,12 @@ import numpy as np
 
 from fieldcraft.types import Tokenizer
 
-UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
+REPLACEMENT_CHARACTER = (
+    "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
+)
 
 
-class StopStrings:
+class StopStringMatcher:
     """A search for stop strings, which knows for every set of them the tokens that can complete
     one.
 
@@ -19,40 +21,44 @@ class StopStrings:
     its text holds the last character of a stop string, or bytes of an unfinished character.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
-        """Make an empty search. `vocabulary` is the width of the logits, which may exceed the
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """Make an empty search. `vocab_size` is the width of the logits, which may exceed the
         tokenizer's own."""
         self.tokenizer = tokenizer
-        self.vocabulary = vocabulary
-        self.sets: dict[tuple[str, ...], int] = {(): 0}
-        self.completing = np.zeros((1, vocabulary), bool)  # [sets, V]
+        self.vocab_size = vocab_size
+        self.set_indices: dict[tuple[str, ...], int] = {(): 0}
+        self.can_complete = np.zeros((1, vocab_size), bool)  # [sets, V]
         self._texts: list[str] = []
 
-    def index(self, stop: tuple[str, ...]) -> int:
-        """Return the row of `completing` for these stop strings. Raises ValueError for an empty
+    def register(self, stop: tuple[str, ...]) -> int:
+        """Return the row of `can_complete` for these stop strings. Raises ValueError for an empty
         string."""
-        if stop not in self.sets:
+        if stop not in self.set_indices:
             if "" in stop:
                 raise ValueError("a stop string must not be empty")
-            last = {text[-1] for text in stop} | {UNFINISHED}
-            row = np.array([not last.isdisjoint(text) for text in self._vocabulary_texts()])
-            self.completing = np.vstack([self.completing, row])
-            self.sets[stop] = len(self.completing) - 1
-        return self.sets[stop]
+            last_characters = {text[-1] for text in stop} | {REPLACEMENT_CHARACTER}
+            row = np.array(
+                [not last_characters.isdisjoint(text) for text in self._get_token_texts()]
+            )
+            self.can_complete = np.vstack([self.can_complete, row])
+            self.set_indices[stop] = len(self.can_complete) - 1
+        return self.set_indices[stop]
 
-    def _vocabulary_texts(self) -> list[str]:
+    def _get_token_texts(self) -> list[str]:
         # Decoded behind another token, because some decoders drop a space at the very beginning.
         if not self._texts:
-            before = self.tokenizer.encode("a", add_special_tokens=False)
-            cut = len(self.decode(before))
-            self._texts = [self.decode([*before, i])[cut:] for i in range(self.vocabulary)]
+            prefix = self.tokenizer.encode("a", add_special_tokens=False)
+            prefix_length = len(self.decode(prefix))
+            self._texts = [
+                self.decode([*prefix, i])[prefix_length:] for i in range(self.vocab_size)
+            ]
         return self._texts
 
-    def completed(self, ids: Sequence[int], stop: tuple[str, ...]) -> bool:
+    def is_complete(self, ids: Sequence[int], stop: tuple[str, ...]) -> bool:
         """Return whether the text of `ids` contains a stop string near its end."""
         # Every token adds at least one byte, but for a few that add nothing (special tokens).
-        reach = max(len(text.encode()) for text in stop) + 8
-        tail = self.decode(ids[-reach:])
+        max_tokens = max(len(text.encode()) for text in stop) + 8
+        tail = self.decode(ids[-max_tokens:])
         return any(text in tail for text in stop)
 
     def decode(self, ids: Sequence[int]) -> str:

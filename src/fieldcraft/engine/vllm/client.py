@@ -12,23 +12,29 @@ from typing import Any, Literal, TypeVar
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
-from fieldcraft.engine.vllm.weights import PROBE_TEMPERATURE, Proof
-from fieldcraft.tools.http import LimitedClient, close_with_the_loop
+from fieldcraft.engine.vllm.weights import PROBE_TEMPERATURE, ProbeLogprobs
+from fieldcraft.tools.http import LimitedHttpClient, close_with_loop
 from fieldcraft.types import UserError
 
-SUPPORTED = ("0.32.", "0.33.")
-START = "start it as docs/many-gpus.md says"
-FACTS = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
-KEPT_SECONDS = 2  # that an idle connection is used again; the server closes it after 5
-_SHOWN = 300  # characters of what a server says
+SUPPORTED_VERSIONS = ("0.32.", "0.33.")
+START_ADVICE = "start it as docs/many-gpus.md says"
+MODEL_CONFIG_KEYS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "tie_word_embeddings",
+)
+KEEPALIVE_SECONDS = 2  # that an idle connection is used again; the server closes it after 5
+_MAX_MESSAGE_CHARACTERS = 300  # characters of what a server says
 M = TypeVar("M", bound=BaseModel)
 
 
-class Gone(Exception):
+class ServerLostError(Exception):
     """Failure of a server that does not answer, or not with sense: it has died, or is about to."""
 
 
-class Sampled(BaseModel):
+class TokenLogprob(BaseModel):
     """One token of a completion."""
 
     token_id: int
@@ -36,14 +42,14 @@ class Sampled(BaseModel):
 
 
 class _Logprobs(BaseModel):
-    content: list[Sampled]
+    content: list[TokenLogprob]
 
 
-class _Span(BaseModel):
+class _WeightSpan(BaseModel):
     version: str
 
 
-class Choice(BaseModel):
+class CompletionChoice(BaseModel):
     """A completion, or what there was of it when the server paused (`finish_reason` abort).
     `stop_reason` is a stop string, or the id of a token that ends a turn."""
 
@@ -51,15 +57,15 @@ class Choice(BaseModel):
     logprobs: _Logprobs
     finish_reason: Literal["stop", "length", "abort", "error", "repetition"]
     stop_reason: int | str | None = None
-    weight_versions: list[_Span] | None = None
+    weight_versions: list[_WeightSpan] | None = None
 
     @property
-    def labels(self) -> set[str]:
+    def weight_labels(self) -> set[str]:
         """Labels of the weights that sampled it."""
         return {span.version for span in self.weight_versions or ()}
 
 
-class _Piece(BaseModel):
+class _ChunkChoice(BaseModel):
     """The part that a stream adds to a completion; its last piece says why it ended, and has the
     spans."""
 
@@ -67,19 +73,19 @@ class _Piece(BaseModel):
     logprobs: _Logprobs
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    weight_versions: list[_Span] | None = None
+    weight_versions: list[_WeightSpan] | None = None
 
 
-class _Pieces(BaseModel):
-    choices: list[_Piece] = Field(min_length=1, max_length=1)
+class _Chunk(BaseModel):
+    choices: list[_ChunkChoice] = Field(min_length=1, max_length=1)
 
 
 class _Answer(BaseModel):
-    choices: list[Choice] = Field(min_length=1, max_length=1)
+    choices: list[CompletionChoice] = Field(min_length=1, max_length=1)
     prompt_logprobs: list[dict[int, dict[str, Any]] | None] | None = None
 
 
-class _Described(BaseModel):
+class _Description(BaseModel):
     config: dict[str, Any]
     seeds: bool
 
@@ -92,58 +98,62 @@ class _Models(BaseModel):
     data: list[Model] = Field(min_length=1)
 
 
-class Server:
+class VllmClient:
     """A server behind a url, from any event loop.
 
     `seeds` says whether its requests may have seeds and `max_len` how many tokens a session may
-    have; `check` finds both out.
+    have; `require_compatible` finds both out.
     """
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self.url = url.rstrip("/")
         self.timeout_seconds = timeout_seconds
-        self.seeds = False
+        self.supports_seeds = False
         self.max_len = 0
-        self.holds: str | None = None  # label of the weights that it was given and that were proved
-        self.brought: str | None = None  # label of those that have come, and wait to be loaded
+        self.loaded_label: str | None = (
+            None  # label of the weights that it holds, checked by the probe
+        )
+        self.received_label: str | None = (
+            None  # label of those that have come, and wait to be loaded
+        )
         self._paused = False
         self._name = ""
-        self._client: tuple[asyncio.AbstractEventLoop, LimitedClient] | None = None
+        self._client: tuple[asyncio.AbstractEventLoop, LimitedHttpClient] | None = None
 
-    async def answers(self) -> None:
-        """Raise Gone unless the server is ready."""
+    async def check_health(self) -> None:
+        """Raise ServerLostError unless the server is ready."""
         await self._send("GET", "/health")
 
-    async def check(self, config: Mapping[str, Any]) -> None:
+    async def require_compatible(self, config: Mapping[str, Any]) -> None:
         """Find out what the server is; `config` is that of the model in training.
 
         Raises UserError for another version of vLLM, a server without what is needed here, and one
         of another model.
         """
         version = (await self._send("GET", "/version")).json()["version"]
-        if not version.startswith(SUPPORTED):
+        if not version.startswith(SUPPORTED_VERSIONS):
             raise UserError(
-                f"{self.url} is a server of vLLM {version}, and only {versions()} are supported:"
-                " start one of these."
+                f"{self.url} runs vLLM {version}, but only {describe_supported_versions()} are"
+                " supported: start a supported version."
             )
-        described = _read(_Described, (await self._call("fieldcraft_describe"))[0])
-        self.seeds = described.seeds
-        for name in FACTS:
-            here, there = config.get(name), described.config.get(name)
-            if here != there:
+        description = _validate(_Description, (await self._call_workers("fieldcraft_describe"))[0])
+        self.supports_seeds = description.seeds
+        for name in MODEL_CONFIG_KEYS:
+            expected, actual = config.get(name), description.config.get(name)
+            if expected != actual:
                 raise UserError(
-                    f"{self.url} serves another model than the one in training, with {name} {there}"
-                    f" instead of {here}: start it with this model."
+                    f"{self.url} serves a different model than the one being trained ({name} is"
+                    f" {actual}, expected {expected}): start it with the trained model."
                 )
-        model = _read(_Models, (await self._send("GET", "/v1/models")).json()).data[0]
+        model = _validate(_Models, (await self._send("GET", "/v1/models")).json()).data[0]
         self._name, self.max_len = model.id, model.max_model_len
 
-    async def remember(self) -> None:
+    async def refresh_loaded_label(self) -> None:
         """Forget which weights the server holds, if it was started anew or somebody else gave it
-        others. Raises Gone if it does not answer."""
+        others. Raises ServerLostError if it does not answer."""
         label = (await self._send("GET", "/weight_info")).json()["weight_version"]
-        if label != self.holds:
-            self.holds = None
+        if label != self.loaded_label:
+            self.loaded_label = None
 
     async def pause(self) -> None:
         """Cut short all completions that the server has been asked for. Those that it is asked for
@@ -161,41 +171,40 @@ class Server:
 
         Raises UserError if the server cannot.
         """
-        self.holds = None
-        await self._call("fieldcraft_load", str(folder))
-        await self.name_weights(label)
+        self.loaded_label = None
+        await self._call_workers("fieldcraft_load", str(folder))
+        await self.set_weight_label(label)
 
-    async def expect(self, coming: Mapping[str, Any]) -> None:
-        """Begin to receive what a trainer sends, and sample on; `coming` is for the worker's
-        `Receiver`."""
-        self.brought = None
-        await self._send("POST", "/init_weight_transfer_engine", {"init_info": coming})
+    async def begin_receive(self, init_info: Mapping[str, Any]) -> None:
+        """Begin to receive what a trainer sends, and sample on; `init_info` is for the worker's
+        `BroadcastReceiver`."""
+        self.received_label = None
+        await self._send("POST", "/init_weight_transfer_engine", {"init_info": init_info})
 
-    async def arrived(self, label: str) -> str:
+    async def finish_receive(self, label: str) -> str:
         """Return the reason why the weights with a label have not come, once that is known; empty
         if they have."""
         body = {"method": "fieldcraft_arrived", "args": ()}
-        told: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
-        self.brought = None if any(told) else label
-        return max(told)
+        errors: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
+        self.received_label = None if any(errors) else label
+        return max(errors)
 
-    async def take_over(self) -> None:
+    async def apply_received(self) -> None:
         """Load the weights that have come; nothing is kept of earlier caches."""
-        label, self.holds, self.brought = self.brought, None, None
+        label, self.loaded_label, self.received_label = self.received_label, None, None
         await self._send("POST", "/start_weight_update")
         await self._send("POST", "/update_weights", {"update_info": {}})
         await self._send("POST", "/finish_weight_update", {"weight_version": label})
-        await self.forget()
+        await self.reset_prefix_cache()
 
-    async def name_weights(self, label: str) -> None:
+    async def set_weight_label(self, label: str) -> None:
         """Label the weights: from now on completions bear the label, and have no caches from
         before."""
         await self._send("POST", "/update_weight_version", {"new_version": label})
-        await self.forget()
+        await self.reset_prefix_cache()
 
-    async def prove(self, proof: Proof, label: str) -> float:
-        """Return the distance of the weights that the server holds from those of the proof, in
-        nats."""
+    async def compare_probe(self, probe: ProbeLogprobs, label: str) -> float:
+        """Return the difference between the probe of the server's weights and `probe`, in nats."""
         sampling = {
             "max_tokens": 1,
             "temperature": PROBE_TEMPERATURE,
@@ -204,17 +213,19 @@ class Server:
             "prompt_logprobs": 0,
             "detokenize": False,
         }
-        answer = await self._generate(proof.ids, sampling, label)
-        told = answer.prompt_logprobs or []
-        pairs = zip(proof.ids, told, strict=True)
-        logprobs = [at[token]["logprob"] for token, at in pairs if at is not None]
+        answer = await self._generate(probe.ids, sampling, label)
+        prompt_logprobs = answer.prompt_logprobs or []
+        pairs = zip(probe.ids, prompt_logprobs, strict=True)
+        logprobs = [entry[token]["logprob"] for token, entry in pairs if entry is not None]
         (sampled,) = answer.choices[0].logprobs.content
-        return proof.gap(logprobs, sampled.token_id, sampled.logprob)
+        return probe.reply_difference(logprobs, sampled.token_id, sampled.logprob)
 
-    async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> Choice:
+    async def sample(
+        self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
+    ) -> CompletionChoice:
         """Sample one completion, cut short if the server is paused. A caller that is cancelled
-        closes the connection, and the server then drops the request. Raises Gone, and UserError for
-        a request that it refuses."""
+        closes the connection, and the server then drops the request. Raises ServerLostError, and
+        UserError for a request that it refuses."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
     async def stream(
@@ -222,34 +233,34 @@ class Server:
         ids: Sequence[int],
         sampling: Mapping[str, Any],
         label: str,
-        tell: Callable[[Sequence[int]], None],
-    ) -> Choice:
-        """Sample one completion as `sample` does; `tell` is called with all tokens so far, as often
-        as there are more."""
+        on_tokens: Callable[[Sequence[int]], None],
+    ) -> CompletionChoice:
+        """Sample one completion as `sample` does; `on_tokens` is called with all tokens so far, as
+        often as there are more."""
         tokens: list[int] = []
-        logprobs: list[Sampled] = []
+        logprobs: list[TokenLogprob] = []
         last = None
 
-        def hear(line: str) -> None:
+        def read_line(line: str) -> None:
             nonlocal last
             event = line.removeprefix("data: ")
             if event == line or event == "[DONE]":
                 return
             if event.startswith('{"error"'):
-                raise Gone(f"{self.url} gave up a request")
-            (last,) = _read(_Pieces, json.loads(event)).choices
+                raise ServerLostError(f"{self.url} aborted a request")
+            (last,) = _validate(_Chunk, json.loads(event)).choices
             tokens.extend(last.token_ids)
             logprobs.extend(last.logprobs.content)
-            tell(tokens)
+            on_tokens(tokens)
 
-        body = self._wish(ids, sampling, label) | {"stream": True}
-        await self._send("POST", "/inference/v1/generate", body, hear=hear)
+        body = self._request_body(ids, sampling, label) | {"stream": True}
+        await self._send("POST", "/inference/v1/generate", body, on_line=read_line)
         if last is None or last.finish_reason is None:
-            raise Gone(f"{self.url} ended in the middle of an answer")
-        whole = last.model_dump() | {"token_ids": tokens, "logprobs": {"content": logprobs}}
-        return self._finished(_read(Choice, whole))
+            raise ServerLostError(f"{self.url} ended in the middle of an answer")
+        completion = last.model_dump() | {"token_ids": tokens, "logprobs": {"content": logprobs}}
+        return self._require_finished(_validate(CompletionChoice, completion))
 
-    async def forget(self) -> None:
+    async def reset_prefix_cache(self) -> None:
         """Empty the prefix cache."""
         await self._send("POST", "/reset_prefix_cache")
 
@@ -262,12 +273,16 @@ class Server:
     async def _generate(
         self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
     ) -> _Answer:
-        body = self._wish(ids, sampling, label)
-        answer = _read(_Answer, (await self._send("POST", "/inference/v1/generate", body)).json())
-        self._finished(answer.choices[0])
+        body = self._request_body(ids, sampling, label)
+        answer = _validate(
+            _Answer, (await self._send("POST", "/inference/v1/generate", body)).json()
+        )
+        self._require_finished(answer.choices[0])
         return answer
 
-    def _wish(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> dict[str, Any]:
+    def _request_body(
+        self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
+    ) -> dict[str, Any]:
         return {
             "model": self._name,
             "token_ids": list(ids),
@@ -275,87 +290,104 @@ class Server:
             "cache_salt": label,  # even if a cache outlived its weights, no other would read it
         }
 
-    def _finished(self, choice: Choice) -> Choice:
-        """Return a completion. Raises Gone for one that the server did not want to finish."""
+    def _require_finished(self, choice: CompletionChoice) -> CompletionChoice:
+        """Return a completion. Raises ServerLostError for one that the server did not want to
+        finish."""
         reason = choice.finish_reason
         if reason == "error" or (reason == "abort" and not self._paused):
-            raise Gone(f"{self.url} gave up a request")
+            raise ServerLostError(f"{self.url} aborted a request")
         return choice
 
-    async def _call(self, method: str, *args: str) -> list[Any]:
+    async def _call_workers(self, method: str, *args: str) -> list[Any]:
         """Call a method of the worker extension on every worker, and return its answers."""
         body = {"method": method, "args": args}
-        response = await self._send("POST", "/collective_rpc", body, refusals=(500,))
+        response = await self._send("POST", "/collective_rpc", body, accepted_statuses=(500,))
         if response.status_code == HTTPStatus.OK:
             results: list[Any] = response.json()["results"]
             return results
         if method in response.text and "no attribute" in response.text:
-            raise UserError(f"{self.url} runs without fieldcraft's worker extension: {START}.")
-        raise UserError(f"{self.url} cannot take over the weights ({_told(response)}): {START}.")
+            raise UserError(
+                f"{self.url} runs without fieldcraft's worker extension: {START_ADVICE}."
+            )
+        raise UserError(
+            f"{self.url} could not load the weights ({_server_message(response)}): {START_ADVICE}."
+        )
 
     async def _send(
         self,
         method: str,
         path: str,
         body: Any = None,
-        refusals: Sequence[int] = (),
-        hear: Callable[[str], None] | None = None,
+        accepted_statuses: Sequence[int] = (),
+        on_line: Callable[[str], None] | None = None,
     ) -> httpx.Response:
         """Send a request, and return the answer of the route, if its status is 200 or one of
-        `refusals`; with `hear` its lines are heard one by one."""
-        client = await self._of_this_loop()
+        `accepted_statuses`; with `on_line` its lines are heard one by one."""
+        client = await self._get_client()
         try:
-            if hear is None:
+            if on_line is None:
                 response = await client.request(method, f"{self.url}{path}", json=body)
             else:
-                response = await client.follow(method, f"{self.url}{path}", hear, json=body)
+                response = await client.stream_lines(
+                    method, f"{self.url}{path}", on_line, json=body
+                )
         except httpx.ReadTimeout as error:
             raise UserError(
-                f"{self.url} did not answer within {self.timeout_seconds:g} s: raise"
-                " engine.timeout_seconds, or look whether the server hangs."
+                f"{self.url} did not respond within {self.timeout_seconds:g} s: raise"
+                " engine.timeout_seconds, or check whether the server hangs."
             ) from error
         except httpx.RequestError as error:
-            raise Gone(f"{self.url} cannot be reached ({type(error).__name__})") from error
+            raise ServerLostError(
+                f"{self.url} cannot be reached ({type(error).__name__})"
+            ) from error
         status = response.status_code
-        if status == HTTPStatus.OK or status in refusals:
+        if status == HTTPStatus.OK or status in accepted_statuses:
             return response
         if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-            raise UserError(f"{self.url} has no route {path}: {START}.")
+            raise UserError(f"{self.url} has no route {path}: {START_ADVICE}.")
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise UserError(f"{self.url} refused {path} ({_told(response)}): {START}.")
-        raise Gone(f"{self.url} answered with status {status} ({_told(response)})")
+            raise UserError(
+                f"{self.url} refused {path} ({_server_message(response)}): {START_ADVICE}."
+            )
+        raise ServerLostError(
+            f"{self.url} answered with status {status} ({_server_message(response)})"
+        )
 
-    async def _of_this_loop(self) -> LimitedClient:
+    async def _get_client(self) -> LimitedHttpClient:
         """Return the client of the running event loop: connections of a closed loop cannot be
         used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
-            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_SECONDS)
-            client = LimitedClient(self.timeout_seconds, limits=limits, trust_env=False)
-            await close_with_the_loop(client)
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_SECONDS)
+            client = LimitedHttpClient(self.timeout_seconds, limits=limits, trust_env=False)
+            await close_with_loop(client)
             self._client = loop, client
         return self._client[1]
 
 
-def versions() -> str:
+def describe_supported_versions() -> str:
     """Return the versions of vLLM that are supported."""
-    return " and ".join(f"{version}x" for version in SUPPORTED)
+    return " and ".join(f"{version}x" for version in SUPPORTED_VERSIONS)
 
 
-def _told(response: httpx.Response) -> str:
+def _server_message(response: httpx.Response) -> str:
     """Return what a server said, on one line."""
     try:
         text = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         text = response.text
-    return " ".join(str(text).split())[:_SHOWN].rstrip(".") or f"status {response.status_code}"
+    return (
+        " ".join(str(text).split())[:_MAX_MESSAGE_CHARACTERS].rstrip(".")
+        or f"status {response.status_code}"
+    )
 
 
-def _read(kind: type[M], found: Any) -> M:
+def _validate(model_type: type[M], data: Any) -> M:
     try:
-        return kind.model_validate(found)
+        return model_type.model_validate(data)
     except ValidationError as error:
         raise UserError(
-            f"vLLM's server answered with what is no {kind.__name__.strip('_').lower()} (at"
-            f" {'.'.join(map(str, error.errors()[0]['loc']))}): use vLLM {versions()}."
+            "the vLLM server returned an invalid response (at"
+            f" {'.'.join(map(str, error.errors()[0]['loc']))}): use vLLM "
+            f"{describe_supported_versions()}."
         ) from error

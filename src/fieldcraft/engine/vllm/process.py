@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fieldcraft.config.pythons import version_in
-from fieldcraft.engine.vllm.client import SUPPORTED, versions
+from fieldcraft.config.interpreters import get_installed_version
+from fieldcraft.engine.vllm.client import SUPPORTED_VERSIONS, describe_supported_versions
 from fieldcraft.records.files import open_log
-from fieldcraft.tools.serving import free_port
+from fieldcraft.tools.serving import find_free_port
 from fieldcraft.types import UserError
 
-WORKER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
-PATIENCE = 10  # seconds for a server to end before it is killed
+WORKER_FOLDER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
+STOP_TIMEOUT_SECONDS = 10  # seconds for a server to end before it is killed
 # What vLLM's log says, and what to do about it.
-_CAUSES = (
+_EXIT_CAUSES = (
     (r"Model architectures? .*not supported", "has no such architecture: use engine=local"),
     (
         r"out of memory|OutOfMemory|cannot allocate memory|No available memory for the cache"
@@ -31,18 +31,19 @@ _CAUSES = (
 )
 
 
-def find_vllm(python: Path) -> None:
+def require_vllm(python: Path) -> None:
     """Raise UserError unless a supported vLLM is installed in a Python."""
-    found = version_in(python, "vllm", "engine.python")
-    if not found:
+    version = get_installed_version(python, "vllm", "engine.python")
+    if not version:
         raise UserError(f"vLLM is not installed in {python}: run {python} -m pip install vllm.")
-    if not found.startswith(SUPPORTED):
+    if not version.startswith(SUPPORTED_VERSIONS):
         raise UserError(
-            f"{python} has vLLM {found}, and only {versions()} are supported: install one of these."
+            f"{python} has vLLM {version}, and only {describe_supported_versions()} are supported: "
+            "install one of these."
         )
 
 
-class Process:
+class VllmProcess:
     """A server on a free port of this machine. Its group of processes ends with this one.
 
     Args:
@@ -64,12 +65,12 @@ class Process:
         host: str = "127.0.0.1",
     ) -> None:
         self.log = log
-        self._began = log.stat().st_size if log.exists() else 0
-        port = free_port(host)
+        self._log_offset = log.stat().st_size if log.exists() else 0
+        port = find_free_port(host)
         self.url = f"http://{host}:{port}"
-        server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
+        server = [str(python), str(WORKER_FOLDER / "fieldcraft_server.py"), str(scratch)]
         address = ["--host", host, "--port", str(port)]
-        environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER)}
+        environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER_FOLDER)}
         with open_log(log) as output:
             self._process = subprocess.Popen(
                 [*server, *address, *options],
@@ -81,23 +82,23 @@ class Process:
             )
 
     @property
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def stop(self) -> None:
         """End the server and all processes that it has started."""
         self._process.terminate()  # it alone: it tells the others, and the last one cleans up
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(PATIENCE)
-        until = time.monotonic() + PATIENCE
-        while self._signal(0) and time.monotonic() < until:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        while self._signal_group(0) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._signal(signal.SIGKILL)
+        self._signal_group(signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def _signal(self, number: int) -> bool:
+    def _signal_group(self, number: int) -> bool:
         """Send a signal to the group. Returns whether a process of it was left."""
         try:
             os.killpg(self._process.pid, number)
@@ -105,15 +106,15 @@ class Process:
             return False
         return True
 
-    def cause(self) -> str:
+    def describe_exit(self) -> str:
         """Return the reason why the server is no more, as its log has it, and what to do about
         it."""
         with self.log.open("rb") as file:
-            file.seek(self._began)
+            file.seek(self._log_offset)
             text = file.read().decode(errors="replace")
-        for pattern, advice in _CAUSES:
+        for pattern, advice in _EXIT_CAUSES:
             if re.search(pattern, text, re.IGNORECASE):
                 return f"vLLM {advice}; its log is {self.log}"
-        told = re.findall(r"\b(\w*(?:Error|Exception): .*)", text)
-        last = f" ({' '.join(told[-1].split())[:200].rstrip('.')})" if told else ""
-        return f"vLLM's server has ended{last}: correct what its log {self.log} tells"
+        errors = re.findall(r"\b(\w*(?:Error|Exception): .*)", text)
+        last = f" ({' '.join(errors[-1].split())[:200].rstrip('.')})" if errors else ""
+        return f"the vLLM server exited{last}; see its log {self.log}"

@@ -1,4 +1,4 @@
-"""Weights on their way to a server: files, a label, and what proves that they have arrived."""
+"""Snapshots of weights for a server: files, a label, and a probe that checks their arrival."""
 
 from __future__ import annotations
 
@@ -16,47 +16,50 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fieldcraft.engine.comparison import even_ids
-from fieldcraft.engine.sizes import positions
-from fieldcraft.engine.writing import write_model, write_tokenizer
+from fieldcraft.engine.model_files import write_model, write_tokenizer
+from fieldcraft.engine.parity import make_spaced_ids
+from fieldcraft.engine.sizes import get_max_positions
 from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
 
-Floats = NDArray[np.float32]
+FloatArray = NDArray[np.float32]
 T = TypeVar("T")
 
 PROBE_TOKENS = 64
 PROBE_TEMPERATURE = 0.5  # not 1, or raw log-probabilities could not be told from processed ones
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Proof:
+class ProbeLogprobs:
     """The trained model's answer about a fixed text of ids: `logprobs` [n - 1] of all ids but the
-    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not known."""
+    first, and `next_logprobs` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not
+    known."""
 
     ids: list[int]
-    logprobs: Floats
-    after: Floats | None
+    logprobs: FloatArray
+    next_logprobs: FloatArray | None
 
-    def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
+    def reply_difference(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
         """Return the distance of a server's answer from it: the mean difference in nats of the
         log-probability of an id, or that of a token which it sampled, whichever is more; NaN if it
         said NaN."""
-        text = self._mean_gap(logprobs)
-        token = 0.0 if self.after is None else abs(logprob - float(self.after[sampled]))
+        text = self._mean_abs_difference(logprobs)
+        token = (
+            0.0 if self.next_logprobs is None else abs(logprob - float(self.next_logprobs[sampled]))
+        )
         return math.nan if math.isnan(text + token) else max(text, token)
 
-    def distance(self, other: Proof) -> float:
+    def mean_abs_difference(self, other: ProbeLogprobs) -> float:
         """Return the distance of another model from it, by what both say of the same text; NaN if
         either said NaN."""
-        return self._mean_gap(other.logprobs)
+        return self._mean_abs_difference(other.logprobs)
 
-    def _mean_gap(self, logprobs: Sequence[float] | Floats) -> float:
+    def _mean_abs_difference(self, logprobs: Sequence[float] | FloatArray) -> float:
         return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 
-class Weights(Protocol):
+class WeightSnapshot(Protocol):
     """A policy that was published."""
 
     @property
@@ -68,87 +71,91 @@ class Weights(Protocol):
         """Version that is written on the policy's tokens."""
 
     @property
-    def proof(self) -> Proof:
-        """Proof that the trained model gives of the probe."""
+    def probe(self) -> ProbeLogprobs:
+        """Log-probabilities that the trained model gives the probe."""
 
     @property
     def folder(self) -> Path:
         """Folder in which a server that starts finds it."""
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of its tensors."""
 
 
-class Origin(Protocol):
+class WeightSource(Protocol):
     """The place where a policy is trained; an adapter is merged."""
 
-    def write(self, folder: Path) -> Proof:
+    def write(self, folder: Path) -> ProbeLogprobs:
         """Write it as it is now into a folder, as transformers loads it."""
 
 
 @final
-class Here:
+class ModelWeights:
     """A model of this process."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def write(self, folder: Path) -> Proof:
-        write_model(folder, self._model, merged_state(self._model))
-        return prove(self._model)
+    def write(self, folder: Path) -> ProbeLogprobs:
+        write_model(folder, self._model, merge_lora_weights(self._model))
+        return run_probe(self._model)
 
 
 @dataclass(frozen=True)
-class Published:
-    """`Weights` in files. They are deleted when nobody holds this any more."""
+class FileWeightSnapshot:
+    """`WeightSnapshot` in files. They are deleted when nobody holds this any more."""
 
     label: str
     version: int
     folder: Path
-    proof: Proof
+    probe: ProbeLogprobs
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
 
 
-def write_weights(origin: Origin, tokenizer: Any, version: int, place: Path) -> Published:
-    """Write a policy as it is now into a new folder in `place`, and return it.
+def write_snapshot(
+    source: WeightSource, tokenizer: Any, version: int, parent: Path
+) -> FileWeightSnapshot:
+    """Write a policy as it is now into a new folder in `parent`, and return it.
 
     Raises UserError if the files cannot be written.
     """
-    folder, proof = folder_of(origin.write, tokenizer, place)
-    published = Published(uuid.uuid4().hex, version, folder, proof)
-    delete_with(published, folder)
-    return published
+    folder, probe = make_snapshot_folder(source.write, tokenizer, parent)
+    snapshot = FileWeightSnapshot(uuid.uuid4().hex, version, folder, probe)
+    delete_when_collected(snapshot, folder)
+    return snapshot
 
 
-def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[Path, T]:
-    """Make a new folder in `place` with the tokenizer and what `write` writes. Returns it, and what
-    `write` returns.
+def make_snapshot_folder(
+    write: Callable[[Path], T], tokenizer: Any, parent: Path
+) -> tuple[Path, T]:
+    """Make a new folder in `parent` with the tokenizer and what `write` writes. Returns it, and
+    what `write` returns.
 
     Raises UserError if the files cannot be written.
     """
     try:
-        make_folder(place)
-        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
-        told = write(folder)
+        make_folder(parent)
+        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=parent))
+        result = write(folder)
         write_tokenizer(folder, tokenizer)
     except OSError as error:
         raise UserError(
-            f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
+            f"the weights for vLLM cannot be written to {parent} ({error.strerror or error}): make"
             " room, or set engine.exchange to another folder."
         ) from error
-    return folder, told
+    return folder, result
 
 
-def delete_with(holder: Any, folder: Path) -> None:
+def delete_when_collected(owner: Any, folder: Path) -> None:
     """Delete a folder when nobody holds the holder any more."""
-    weakref.finalize(holder, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
 
 
-def merged_state(model: Any) -> dict[str, torch.Tensor]:
+def merge_lora_weights(model: Any) -> dict[str, torch.Tensor]:
     """Return the weights of a model, by the names that they have without an adapter.
 
     What a LoRA layer adds is added to a copy, in float32: the model goes on being trained, and
@@ -167,33 +174,35 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         for layer in layers:
             module = model.get_submodule(layer)
             (adapter,) = module.active_adapters
-            added = module.get_delta_weight(adapter).float()
-            plain[f"{layer}.weight"] = plain[f"{layer}.weight"].float() + added
+            delta = module.get_delta_weight(adapter).float()
+            plain[f"{layer}.weight"] = plain[f"{layer}.weight"].float() + delta
     return plain
 
 
-def probe_ids(config: Any) -> list[int]:
+def make_probe_ids(config: Any) -> list[int]:
     """Return the text of ids that a model of a configuration is asked about."""
-    count = min(PROBE_TOKENS, (positions(config) or PROBE_TOKENS + 1) - 1)
-    return even_ids(1, count, int(config.vocab_size))
+    count = min(PROBE_TOKENS, (get_max_positions(config) or PROBE_TOKENS + 1) - 1)
+    return make_spaced_ids(1, count, int(config.vocab_size))
 
 
 @torch.no_grad()
-def prove(model: Any) -> Proof:
+def run_probe(model: Any) -> ProbeLogprobs:
     """Return the answer of the model about ids from all over its vocabulary."""
-    ids = probe_ids(model.config.get_text_config())
+    ids = make_probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
-    every = logits[:-1].log_softmax(-1)
-    chosen = every.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]
-    after = (logits[-1] / PROBE_TEMPERATURE).log_softmax(-1)
-    return Proof(ids, chosen.cpu().numpy(), after.cpu().numpy())
+    all_logprobs = logits[:-1].log_softmax(-1)
+    text_logprobs = all_logprobs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[
+        :, 0
+    ]
+    next_logprobs = (logits[-1] / PROBE_TEMPERATURE).log_softmax(-1)
+    return ProbeLogprobs(ids, text_logprobs.cpu().numpy(), next_logprobs.cpu().numpy())
 
 
-def place_for(model: Any, otherwise: Path) -> Path:
+def choose_exchange_folder(model: Any, fallback: Path) -> Path:
     """Return the folder through which weights pass fastest on one machine: its shared memory, if
-    that has room for two sets, else the folder `otherwise`."""
+    that has room for two sets, else the folder `fallback`."""
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 3 * size:
-        return SHARED_MEMORY
-    return otherwise
+    if SHARED_MEMORY_FOLDER.is_dir() and shutil.disk_usage(SHARED_MEMORY_FOLDER).free > 3 * size:
+        return SHARED_MEMORY_FOLDER
+    return fallback

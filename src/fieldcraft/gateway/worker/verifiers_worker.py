@@ -24,54 +24,54 @@ from verifiers.v1.utils.loaders import (
     resolve_env_config,
 )
 
-MOST_TASKS = 100_000  # of a taskset without end
-Write = Callable[[dict[str, Any]], None]
+MAX_TASKS = 100_000  # of a taskset without end
+WriteMessage = Callable[[dict[str, Any]], None]
 
 
-def config_of(opening: dict[str, Any]) -> Any:
+def resolve_config(handshake: dict[str, Any]) -> Any:
     """Return the config, with what fieldcraft sets where it says nothing: a plain conversation in a
     process of this machine, of so many turns."""
-    raw = dict(opening["env"])
+    raw = dict(handshake["env"])
     taskset = raw["taskset"]["id"]
     if "agent" in env_config_type(taskset, raw.get("id") or "").model_fields:
         agent = dict(raw.get("agent") or {})
         agent.setdefault("runtime", {"type": "subprocess"})
-        agent.setdefault("max_turns", opening["max_turns"])
-        if not brings_harness(taskset):
+        agent.setdefault("max_turns", handshake["max_turns"])
+        if not has_own_harness(taskset):
             agent.setdefault("harness", {"id": "null"})
         raw["agent"] = agent
     return resolve_env_config(raw)
 
 
-def brings_harness(taskset: str) -> bool:
+def has_own_harness(taskset: str) -> bool:
     """Return whether the package of a taskset has a harness of its own."""
     module = import_taskset(taskset)
-    found = (getattr(module, name, None) for name in module.__all__)
-    return any(isinstance(one, type) and issubclass(one, vf.Harness) for one in found)
+    members = (getattr(module, name, None) for name in module.__all__)
+    return any(isinstance(member, type) and issubclass(member, vf.Harness) for member in members)
 
 
-def described(task: Any) -> dict[str, Any]:
+def serialise_task(task: Any) -> dict[str, Any]:
     return {"key": task.key, "prompt": task.data.prompt_text, "name": task.data.name}
 
 
-def told(trace: Any) -> dict[str, Any]:
+def serialise_trace(trace: Any) -> dict[str, Any]:
     """Return the record that a trajectory is made from: the graph of messages with their tokens,
     and the rewards."""
-    places = {id(node): place for place, node in enumerate(trace.nodes)}
+    node_indices = {id(node): index for index, node in enumerate(trace.nodes)}
     nodes = [
         {
             "parent": node.parent,
             "ids": node.token_ids,
             "mask": node.mask,
             "logprobs": node.logprobs,
-            "text": text_of(node.message) if node.sampled else "",
+            "text": get_text(node.message) if node.sampled else "",
         }
         for node in trace.nodes
     ]
     return {
         "nodes": nodes,
         "branches": [
-            [places[id(node)] for node in branch.nodes]
+            [node_indices[id(node)] for node in branch.nodes]
             for branch in trace.branches
             if branch.trainable
         ],
@@ -84,43 +84,43 @@ def told(trace: Any) -> dict[str, Any]:
     }
 
 
-def text_of(message: Any) -> str:
+def get_text(message: Any) -> str:
     content = message.content
     return content if isinstance(content, str) else ""
 
 
-class Worker:
+class EpisodeWorker:
     """Player of episodes side by side, which writes each as it ends."""
 
-    def __init__(self, env: Any, client: Any, tasks: list[Any], write: Write) -> None:
+    def __init__(self, env: Any, client: Any, tasks: list[Any], write: WriteMessage) -> None:
         self.env, self.client, self.tasks, self.write = env, client, tasks, write
-        self.running: dict[int, asyncio.Task[None]] = {}
+        self.episode_tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def play(self, asked: dict[str, Any]) -> None:
+    async def run_episode(self, request: dict[str, Any]) -> None:
         context = vf.ModelContext(
             client=self.client,
-            model=asked["model"],
-            sampling=vf.SamplingConfig(temperature=asked["temperature"]),
+            model=request["model"],
+            sampling=vf.SamplingConfig(temperature=request["temperature"]),
         )
         try:
-            episode = await self.env.run_episode(self.tasks[asked["task"]], context)
-            answer = {
-                "traces": [told(trace) for trace in episode.traces],
+            episode = await self.env.run_episode(self.tasks[request["task"]], context)
+            response = {
+                "traces": [serialise_trace(trace) for trace in episode.traces],
                 "errors": [f"{error.type}: {error.message}" for error in episode.errors],
             }
         except Exception as error:  # noqa: BLE001 - a bad episode is data
-            answer = {"traces": [], "errors": [f"{type(error).__name__}: {error}"]}
-        self.write({"id": asked["id"], **answer})
+            response = {"traces": [], "errors": [f"{type(error).__name__}: {error}"]}
+        self.write({"id": request["id"], **response})
 
-    def take(self, line: bytes) -> None:
-        asked = json.loads(line)
-        if "cancel" in asked:
-            task = self.running.get(asked["cancel"])
+    def handle_line(self, line: bytes) -> None:
+        request = json.loads(line)
+        if "cancel" in request:
+            task = self.episode_tasks.get(request["cancel"])
             if task is not None:
                 task.cancel()
             return
-        task = self.running[asked["id"]] = asyncio.create_task(self.play(asked))
-        task.add_done_callback(lambda _: self.running.pop(asked["id"], None))
+        task = self.episode_tasks[request["id"]] = asyncio.create_task(self.run_episode(request))
+        task.add_done_callback(lambda _: self.episode_tasks.pop(request["id"], None))
 
 
 async def main(out: TextIO) -> None:
@@ -128,22 +128,22 @@ async def main(out: TextIO) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
-    def write(answer: dict[str, Any]) -> None:
-        out.write(json.dumps(answer) + "\n")
+    def write(message: dict[str, Any]) -> None:
+        out.write(json.dumps(message) + "\n")
         out.flush()
 
-    opening = json.loads(await reader.readline())
-    env = load_environment(config_of(opening))
+    handshake = json.loads(await reader.readline())
+    env = load_environment(resolve_config(handshake))
     taskset = env.taskset
-    tasks = list(taskset if taskset.bounded else itertools.islice(taskset, MOST_TASKS))
-    tasks = tasks[: opening["tasks"]]
-    write({"tasks": [described(task) for task in tasks]})
-    if opening["client"] is None:
+    tasks = list(taskset if taskset.bounded else itertools.islice(taskset, MAX_TASKS))
+    tasks = tasks[: handshake["tasks"]]
+    write({"tasks": [serialise_task(task) for task in tasks]})
+    if handshake["client"] is None:
         return
-    worker = Worker(env, vf.TrainClientConfig(**opening["client"]), tasks, write)
+    worker = EpisodeWorker(env, vf.TrainClientConfig(**handshake["client"]), tasks, write)
     async with env.serving():
         while line := await reader.readline():
-            worker.take(line)
+            worker.handle_line(line)
 
 
 if __name__ == "__main__":

@@ -7,64 +7,64 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fieldcraft.config.addresses import shown_address
+from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.types import UserError
 
 
 @dataclass(frozen=True)
-class Address:
+class McpAddress:
     """A command or a URL, and the names of environment variables that a command needs.
 
     Raises UserError for a command that cannot be read, a URL that holds a password, and variables
     that are not set.
     """
 
-    place: str
+    target: str
     env: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_url:
             self._check_url()
-        elif not self.words:
+        elif not self.command_words:
             raise UserError("the key mcp of a tool is empty: write a command or a URL there.")
         for name in self.env:
             self._check_variable(name)
 
     @property
     def is_url(self) -> bool:
-        return self.place.startswith(("http://", "https://"))
+        return self.target.startswith(("http://", "https://"))
 
     @property
-    def words(self) -> list[str]:
+    def command_words(self) -> list[str]:
         """The command, split as a shell does."""
         try:
-            return shlex.split(self.place)
+            return shlex.split(self.target)
         except ValueError as error:
             raise UserError(
-                f"the command '{self.place}' of an MCP server cannot be read ({error}): close its"
+                f"the command '{self.target}' of an MCP server cannot be read ({error}): close its"
                 " quotation marks."
             ) from error
 
     @property
-    def variables(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment variables with their values, which no recipe holds."""
         return {name: os.environ[name] for name in self.env}
 
     def _check_url(self) -> None:
-        parts = urlsplit(self.place)
+        parts = urlsplit(self.target)
         if not parts.hostname:
             raise UserError(
-                f"'{shown_address(self.place)}' is no URL of an MCP server: write"
+                f"'{mask_secrets(self.target)}' is not a URL of an MCP server: write"
                 " http://HOST:PORT/PATH."
             )
         if parts.username or parts.password:
             raise UserError(
                 f"the URL of the MCP server at {parts.hostname} holds a name or a password: remove"
-                " it, because a recipe is no place for secrets."
+                " it, because a recipe is not a place for secrets."
             )
         if self.env:
             raise UserError(
-                f"'{self.place}' is a server that was started elsewhere, so remove env, which is"
+                f"'{self.target}' is a server that was started elsewhere, so remove env, which is"
                 " for commands."
             )
 
@@ -72,9 +72,9 @@ class Address:
         if "=" in name:
             raise UserError(
                 f"write only the name '{name.partition('=')[0]}' in env: its value is taken from"
-                " the environment, because a recipe is no place for secrets."
+                " the environment, because a recipe is not a place for secrets."
             )
         if name not in os.environ:
             raise UserError(
-                f"the MCP server '{self.place}' needs the environment variable {name}: set it."
+                f"the MCP server '{self.target}' needs the environment variable {name}: set it."
             )

@@ -8,7 +8,7 @@ from types import ModuleType
 from fieldcraft.types import UserError
 
 
-def extra(name: str) -> ModuleType:
+def import_extra(name: str) -> ModuleType:
     """Import a module of the extra, or one here that needs it. Raises UserError if it is not
     installed."""
     try:

@@ -8,17 +8,17 @@ from typing import Any
 from fieldcraft.types import ToolError
 
 
-def read_result(result: Any) -> str:
+def render_result(result: Any) -> str:
     """Read the text of a `CallToolResult`. What is not text becomes a sentence about it.
 
     Raises ToolError with that text where the server says that the call failed.
     """
-    texts = [_as_text(part) for part in result.content]
-    said = any(
+    texts = [_render_part(part) for part in result.content]
+    has_text = any(
         text and part.type in ("text", "resource")
         for part, text in zip(result.content, texts, strict=True)
     )
-    if not said and result.structured_content is not None:
+    if not has_text and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False), *filter(None, texts)]
     text = "\n".join(texts)
     if result.is_error:
@@ -26,7 +26,7 @@ def read_result(result: Any) -> str:
     return text
 
 
-def _as_text(part: Any) -> str:
+def _render_part(part: Any) -> str:
     """Return one piece of content, by its type in the protocol."""
     match part.type:
         case "text":

@@ -14,19 +14,19 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from fieldcraft.tools.killable_process import answer
+from fieldcraft.tools.killable_worker import serve_requests
 
 
-def _compared(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _validate(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
     schema = question["schema"]
-    kind = validator_for(schema)
+    validator_class = validator_for(schema)
     try:
         if "value" in question:
             # An empty registry, so that no schema has another one fetched from the network.
-            validator = kind(schema, registry=Registry())
-            yield {"wrong": _about(best_match(validator.iter_errors(question["value"])))}
+            validator = validator_class(schema, registry=Registry())
+            yield {"wrong": _describe_error(best_match(validator.iter_errors(question["value"])))}
         else:
-            kind.check_schema(schema)
+            validator_class.check_schema(schema)
             yield {"wrong": None}
     except SchemaError as error:
         yield {"wrong": error.message}
@@ -36,11 +36,11 @@ def _compared(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"wrong": "it refers to itself without end"}
 
 
-def _about(error: Any) -> str | None:
+def _describe_error(error: Any) -> str | None:
     if error is None:
         return None
     return "".join(f"{part}: " for part in error.absolute_path) + str(error.message)
 
 
 if __name__ == "__main__":
-    answer(_compared)
+    serve_requests(_validate)

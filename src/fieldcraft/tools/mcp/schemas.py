@@ -8,72 +8,76 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from fieldcraft.tools.killable import DONE, KillablePool
-from fieldcraft.tools.mcp.extra import extra
+from fieldcraft.tools.killable_pool import DONE_KEY, KillablePool
+from fieldcraft.tools.mcp.extra import import_extra
 
-SECONDS = 5  # of CPU time for one comparison
-WORKERS = 2
+TIMEOUT_SECONDS = 5  # of CPU time for one comparison
+NUM_WORKERS = 2
 
 
-async def problem(schema: dict[str, Any], value: Any) -> str | None:
+async def find_value_error(schema: dict[str, Any], value: Any) -> str | None:
     """Return what is wrong with a value, a clause without its full stop, or None."""
-    return await _asked({"schema": schema, "value": value})
+    return await _validate({"schema": schema, "value": value})
 
 
-async def defects(schemas: Sequence[dict[str, Any]]) -> list[str | None]:
+async def find_schema_errors(schemas: Sequence[dict[str, Any]]) -> list[str | None]:
     """Return what is wrong with each schema of arguments itself, or None. Raises UserError where
     the extra is not installed."""
-    extra("jsonschema")
-    return [await _asked({"schema": schema}) or _unusable(schema) for schema in schemas]
+    import_extra("jsonschema")
+    return [
+        await _validate({"schema": schema}) or _find_schema_defect(schema) for schema in schemas
+    ]
 
 
-async def _asked(question: dict[str, Any]) -> str | None:
-    pool = _processes()
-    said = await asyncio.wrap_future(pool.run(lambda: pool.ask(question)))
-    if DONE not in said:
-        return f"it cannot be compared with the server's schema in {SECONDS} s"
-    wrong: str | None = said["wrong"]
-    return wrong
+async def _validate(question: dict[str, Any]) -> str | None:
+    pool = _get_pool()
+    reply = await asyncio.wrap_future(pool.submit(lambda: pool.request(question)))
+    if DONE_KEY not in reply:
+        return f"it cannot be compared with the server's schema in {TIMEOUT_SECONDS} s"
+    error: str | None = reply["wrong"]
+    return error
 
 
 @lru_cache
-def _processes() -> KillablePool:
-    return KillablePool("fieldcraft.tools.mcp.schema_worker", WORKERS, SECONDS)
+def _get_pool() -> KillablePool:
+    return KillablePool("fieldcraft.tools.mcp.schema_worker", NUM_WORKERS, TIMEOUT_SECONDS)
 
 
-def _unusable(schema: dict[str, Any]) -> str | None:
+def _find_schema_defect(schema: dict[str, Any]) -> str | None:
     """Return what is wrong with a schema that no call can fit: it refers to what is not in it, as
     nothing is fetched, or it wants something else than an object, which arguments always are."""
-    found = next((ref for ref in _references(schema) if not _is_in(schema, ref)), None)
+    found = next(
+        (ref for ref in _iterate_references(schema) if not _contains_reference(schema, ref)), None
+    )
     if found is not None:
         return f"it refers to {found!r}, which is not in it"
     kinds = schema.get("type", "object")
     return None if "object" in kinds else f"arguments are an object, and it wants type {kinds!r}"
 
 
-def _is_in(schema: dict[str, Any], reference: str) -> bool:
+def _contains_reference(schema: dict[str, Any], reference: str) -> bool:
     """Tell whether a schema holds what it refers to. An anchor is looked up by the comparison."""
-    part: Any = schema
+    node: Any = schema
     for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
         key = unquote(step).replace("~1", "/").replace("~0", "~")
-        match part:
-            case dict() if key in part:
-                part = part[key]
-            case list() if key.isdecimal() and int(key) < len(part):
-                part = part[int(key)]
+        match node:
+            case dict() if key in node:
+                node = node[key]
+            case list() if key.isdecimal() and int(key) < len(node):
+                node = node[int(key)]
             case _:
                 return False
     return reference.startswith("#")
 
 
-def _references(part: Any) -> Iterator[str]:
+def _iterate_references(node: Any) -> Iterator[str]:
     """Yield what a schema refers to, without its parts that have an id, which refer to
     themselves."""
-    if isinstance(part, dict):
-        if isinstance(reference := part.get("$ref"), str):
+    if isinstance(node, dict):
+        if isinstance(reference := node.get("$ref"), str):
             yield reference
-        part = list(part.values())
-    if isinstance(part, list):
-        for inner in part:
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
             if not (isinstance(inner, dict) and isinstance(inner.get("$id"), str)):
-                yield from _references(inner)
+                yield from _iterate_references(inner)

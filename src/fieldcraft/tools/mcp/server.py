@@ -9,25 +9,32 @@ from functools import partial
 from inspect import cleandoc
 from typing import Any, Literal
 
-from fieldcraft.config.names import suggestion
-from fieldcraft.tools.base import without_titles
-from fieldcraft.tools.mcp.address import Address
-from fieldcraft.tools.mcp.connection import Connection, Listed, ServerGone, shared_connection
-from fieldcraft.tools.mcp.results import read_result
-from fieldcraft.tools.mcp.schemas import defects, problem
+from fieldcraft.config.names import suggest_name
+from fieldcraft.tools.base import simplify_schema
+from fieldcraft.tools.mcp.address import McpAddress
+from fieldcraft.tools.mcp.connection import (
+    McpConnection,
+    McpServerLostError,
+    McpToolInfo,
+    get_shared_connection,
+)
+from fieldcraft.tools.mcp.results import render_result
+from fieldcraft.tools.mcp.schemas import find_schema_errors, find_value_error
 from fieldcraft.types import (
     AnyTool,
     ArgumentError,
     Task,
     Tool,
     ToolError,
-    ToolUnavailable,
+    ToolUnavailableError,
     UserError,
 )
 
-MOST_TOOLS = 1000
+MAX_TOOLS = 1000
 # The connections of the rollout that runs here: the tools of one server share its state.
-_of_rollout: ContextVar[Mapping[Address, Connection]] = ContextVar("connections of a rollout")
+_rollout_connections: ContextVar[Mapping[McpAddress, McpConnection]] = ContextVar(
+    "connections of a rollout"
+)
 
 
 class McpServer:
@@ -50,144 +57,146 @@ class McpServer:
             env: environment variables that a command gets, besides the usual ones such as HOME.
             connection: one for each rollout, or one that all rollouts share.
 
-        Raises UserError as `Address`.
+        Raises UserError as `McpAddress`.
         """
-        self.address = Address(mcp, tuple(env))
+        self.address = McpAddress(mcp, tuple(env))
         self.only = only
         self.prefix = prefix
         self.is_shared = connection == "shared"
 
-    async def tools(self, seconds: float) -> list[AnyTool]:
+    async def list_tools(self, timeout_seconds: float) -> list[AnyTool]:
         """Return the tools that the server lists within so many seconds, in its order.
 
-        Raises UserError for a server that cannot be used, for more than `MOST_TOOLS`, for a name in
+        Raises UserError for a server that cannot be used, for more than `MAX_TOOLS`, for a name in
         `only` that it lacks, and for arguments that it does not describe by a JSON schema.
         """
-        kind = SharedTool if self.is_shared else RolloutTool
-        chosen = self._chosen(await self._listed(seconds))
-        for tool, wrong in zip(
-            chosen, await defects([tool.parameters for tool in chosen]), strict=True
+        tool_class = SharedMcpTool if self.is_shared else PerRolloutMcpTool
+        selected = self._select_tools(await self._fetch_tools(timeout_seconds))
+        for tool, error in zip(
+            selected, await find_schema_errors([tool.parameters for tool in selected]), strict=True
         ):
-            if wrong:
+            if error:
                 raise UserError(
                     f"the MCP server describes the arguments of '{tool.name}' in no JSON schema"
-                    f" ({wrong}): correct the server, or list the other tools in 'only'."
+                    f" ({error}): correct the server, or list the other tools in 'only'."
                 )
-        return [kind(self, tool) for tool in chosen]
+        return [tool_class(self, tool) for tool in selected]
 
-    async def _listed(self, seconds: float) -> list[Listed]:
-        connection = self.shared() if self.is_shared else Connection(self.address)
+    async def _fetch_tools(self, timeout_seconds: float) -> list[McpToolInfo]:
+        connection = self.get_shared() if self.is_shared else McpConnection(self.address)
         try:
-            return await connection.tools(seconds)
-        except ServerGone as error:
+            return await connection.list_tools(timeout_seconds)
+        except McpServerLostError as error:
             raise UserError(
-                f"the MCP server '{self.address.place}' cannot be used, because {error}: correct"
+                f"the MCP server '{self.address.target}' cannot be used, because {error}: correct"
                 " the key mcp of the tool, or the server."
             ) from error
         finally:
             if not self.is_shared:
                 await connection.close()
 
-    def _chosen(self, listed: Sequence[Listed]) -> list[Listed]:
+    def _select_tools(self, listed: Sequence[McpToolInfo]) -> list[McpToolInfo]:
         """Return the tools that the recipe wants. Of two with one name, a call can only mean the
         first."""
-        offered: dict[str, Listed] = {}
+        by_name: dict[str, McpToolInfo] = {}
         for tool in listed:
-            offered.setdefault(tool.name, tool)
-        wanted = list(offered) if self.only is None else self.only
-        if len(wanted) > MOST_TOOLS:
+            by_name.setdefault(tool.name, tool)
+        names = list(by_name) if self.only is None else self.only
+        if len(names) > MAX_TOOLS:
             raise UserError(
-                f"the MCP server '{self.address.place}' lists {len(offered)} tools, and a model can"
-                f" be shown {MOST_TOOLS} at most: list those that it needs in 'only'."
+                f"the MCP server '{self.address.target}' lists {len(by_name)} tools, but at most"
+                f" {MAX_TOOLS} are supported: select the needed ones with 'only'."
             )
-        for name in wanted:
-            if name not in offered:
-                advice = suggestion(name, list(offered)) if offered else "it lists none."
+        for name in names:
+            if name not in by_name:
+                advice = suggest_name(name, list(by_name)) if by_name else "it lists none."
                 raise UserError(
-                    f"the MCP server '{self.address.place}' has no tool '{name}'; {advice}"
+                    f"the MCP server '{self.address.target}' has no tool '{name}'; {advice}"
                 )
-        return [tool for name, tool in offered.items() if name in wanted]
+        return [tool for name, tool in by_name.items() if name in names]
 
-    def shared(self) -> Connection:
+    def get_shared(self) -> McpConnection:
         """Return the connection that all rollouts share."""
-        return shared_connection(self.address)
+        return get_shared_connection(self.address)
 
 
-class _Offered:
+class _McpTool:
     """A tool of a server."""
 
-    def __init__(self, server: McpServer, listed: Listed) -> None:
+    def __init__(self, server: McpServer, info: McpToolInfo) -> None:
         self.server = server
-        self.listed = listed
-        self.name = server.prefix + listed.name
+        self.info = info
+        self.name = server.prefix + info.name
         self.schema: dict[str, Any] = {
             "type": "function",
             "function": {
                 "name": self.name,
-                "description": cleandoc(listed.description),
-                "parameters": without_titles(listed.parameters),
+                "description": cleandoc(info.description),
+                "parameters": simplify_schema(info.parameters),
             },
         }
 
-    async def ask(self, connect: Callable[[], Connection], arguments: dict[str, Any]) -> str:
+    async def call(self, connect: Callable[[], McpConnection], arguments: dict[str, Any]) -> str:
         """Call the tool, and return the text of the server's answer.
 
         Raises:
             ArgumentError: the arguments do not fit the schema, or the server refuses them.
-            ToolUnavailable: the server cannot be reached, or ended.
+            ToolUnavailableError: the server cannot be reached, or ended.
             ToolError: the server says that the call failed.
         """
-        if wrong := await problem(self.listed.parameters, arguments):
-            raise ArgumentError(f"Wrong arguments for {self.name}: {wrong}.")
+        if schema_error := await find_value_error(self.info.parameters, arguments):
+            raise ArgumentError(f"Wrong arguments for {self.name}: {schema_error}.")
         try:
-            result = await connect().call(self.listed.name, arguments)
-        except ServerGone as error:
-            raise ToolUnavailable(f"The server of {self.name} is not there: {error}.") from error
-        output = None if result.is_error else self.listed.output
-        if output and (wrong := await problem(output, result.structured_content)):
-            raise ToolError(f"The server's answer cannot be read: {wrong}.")
-        return read_result(result)
+            result = await connect().call(self.info.name, arguments)
+        except McpServerLostError as error:
+            raise ToolUnavailableError(
+                f"The server of {self.name} is not there: {error}."
+            ) from error
+        output = None if result.is_error else self.info.output
+        if output and (schema_error := await find_value_error(output, result.structured_content)):
+            raise ToolError(f"The server's answer cannot be read: {schema_error}.")
+        return render_result(result)
 
 
-class SharedTool(_Offered):
+class SharedMcpTool(_McpTool):
     """A tool whose server all rollouts share."""
 
     async def __call__(self, /, **arguments: Any) -> str:
-        return await self.ask(self.server.shared, arguments)
+        return await self.call(self.server.get_shared, arguments)
 
 
-class RolloutTool(_Offered):
+class PerRolloutMcpTool(_McpTool):
     """A tool whose server each rollout has for itself."""
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        async with _connection_of_rollout(self.server.address) as connection:
-            yield _Opened(self, connection)
+        async with _open_rollout_connection(self.server.address) as connection:
+            yield _RolloutMcpTool(self, connection)
 
 
-class _Opened:
+class _RolloutMcpTool:
     """A tool in one rollout."""
 
-    def __init__(self, tool: RolloutTool, connection: Connection) -> None:
+    def __init__(self, tool: PerRolloutMcpTool, connection: McpConnection) -> None:
         self.name, self.schema = tool.name, tool.schema
-        self._ask = partial(tool.ask, lambda: connection)
+        self._call = partial(tool.call, lambda: connection)
 
     async def __call__(self, /, **arguments: Any) -> str:
-        return await self._ask(arguments)
+        return await self._call(arguments)
 
 
 @asynccontextmanager
-async def _connection_of_rollout(address: Address) -> AsyncIterator[Connection]:
+async def _open_rollout_connection(address: McpAddress) -> AsyncIterator[McpConnection]:
     """Yield the connection that a rollout has to a server. The first tool of the server that a
     rollout opens brings the connection, and closes it last."""
-    before = _of_rollout.get({})
-    if address in before:
-        yield before[address]
+    connections = _rollout_connections.get({})
+    if address in connections:
+        yield connections[address]
         return
-    connection = Connection(address)
-    _of_rollout.set({**before, address: connection})
+    connection = McpConnection(address)
+    _rollout_connections.set({**connections, address: connection})
     try:
         yield connection
     finally:
-        _of_rollout.set(before)
+        _rollout_connections.set(connections)
         await connection.close()

@@ -10,42 +10,42 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.tools.bodies import RequestBody
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.tools.request_bodies import RequestBody
 
-MOST_SECONDS = 600.0
+MAX_RUN_SECONDS = 600.0
 
 
-def _inside(name: str) -> str:
+def _require_relative_name(name: str) -> str:
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or not name:
         raise ValueError("it must be the name of a file in the working folder")
     return name
 
 
-FileName = Annotated[str, AfterValidator(_inside)]
+FileName = Annotated[str, AfterValidator(_require_relative_name)]
 
 
-class Request(RequestBody):
+class RunCodeRequest(RequestBody):
     """A program. Fields that the server does not know are ignored, as the original does."""
 
     code: str
     language: Literal["python"] = "python"
     stdin: str = ""
-    run_timeout: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 10.0
+    run_timeout: Annotated[float, Field(gt=0, le=MAX_RUN_SECONDS)] = 10.0
     memory_limit_MB: int = -1  # that of the server
     files: dict[FileName, str | None] = Field(default_factory=dict)  # base64
     fetch_files: list[FileName] = Field(default_factory=list)
 
-    def within(self, own: Limits) -> Limits:
+    def make_limits(self, sandbox_limits: SandboxLimits) -> SandboxLimits:
         """Return the limits that the request asks for, as far as those of the sandbox go."""
-        memory = self.memory_limit_MB if self.memory_limit_MB > 0 else own.memory_mb
+        memory = self.memory_limit_MB if self.memory_limit_MB > 0 else sandbox_limits.memory_mb
         return replace(
-            own,
-            wall_seconds=min(self.run_timeout, own.wall_seconds),
-            memory_mb=min(memory, own.memory_mb),
+            sandbox_limits,
+            wall_seconds=min(self.run_timeout, sandbox_limits.wall_seconds),
+            memory_mb=min(memory, sandbox_limits.memory_mb),
         )
 
-    def contents(self) -> dict[str, bytes]:
+    def decode_files(self) -> dict[str, bytes]:
         """Return the contents of the files by name. Raises ValueError for what is no base64."""
         try:
             return {
@@ -67,7 +67,7 @@ class CommandResult(BaseModel):
     stderr: str | None = None
 
 
-class Response(BaseModel):
+class RunCodeResponse(BaseModel):
     """`Failed` is a program that did not end with status 0."""
 
     status: Literal["Success", "Failed", "SandboxError"]
@@ -78,35 +78,37 @@ class Response(BaseModel):
     files: dict[str, str] = {}
 
 
-def respond(run: Run) -> Response:
+def make_response(run: ProgramResult) -> RunCodeResponse:
     """Return what the server says of a run. Too much output or memory is a program that failed."""
-    lost = run.status is RunStatus.LOST
-    timeout = run.status is RunStatus.TIMEOUT
+    is_lost = run.status is ProgramStatus.LOST
+    timed_out = run.status is ProgramStatus.TIMEOUT
     result = CommandResult(
-        status="Error" if lost else "TimeLimitExceeded" if timeout else "Finished",
+        status="Error" if is_lost else "TimeLimitExceeded" if timed_out else "Finished",
         execution_time=run.seconds,
-        return_code=1 if run.status in (RunStatus.OUTPUT, RunStatus.MEMORY) else run.exit_code,
+        return_code=1
+        if run.status in (ProgramStatus.OUTPUT, ProgramStatus.MEMORY)
+        else run.exit_code,
         stdout=run.stdout,
         stderr=run.stderr,
     )
-    return Response(
-        status="SandboxError" if lost else "Success" if run.ok else "Failed",
-        message=run.stderr if lost else "",
+    return RunCodeResponse(
+        status="SandboxError" if is_lost else "Success" if run.ok else "Failed",
+        message=run.stderr if is_lost else "",
         run_result=result,
         files={name: base64.b64encode(data).decode() for name, data in run.files.items()},
     )
 
 
-def understand(response: Response) -> Run:
+def parse_response(response: RunCodeResponse) -> ProgramResult:
     """Read the run that a server's answer reports."""
     result = response.run_result
     files = {name: base64.b64decode(data) for name, data in response.files.items()}
     if response.status == "SandboxError" or result is None or result.status == "Error":
-        return Run(RunStatus.LOST, None, "", response.message)
-    timeout = result.status == "TimeLimitExceeded"
-    return Run(
-        RunStatus.TIMEOUT if timeout else RunStatus.FINISHED,
-        None if timeout else result.return_code,
+        return ProgramResult(ProgramStatus.LOST, None, "", response.message)
+    timed_out = result.status == "TimeLimitExceeded"
+    return ProgramResult(
+        ProgramStatus.TIMEOUT if timed_out else ProgramStatus.FINISHED,
+        None if timed_out else result.return_code,
         result.stdout or "",
         result.stderr or "",
         seconds=result.execution_time or 0.0,
@@ -114,8 +116,8 @@ def understand(response: Response) -> Run:
     )
 
 
-def request_for(
-    code: str, stdin: str, files: Mapping[str, bytes], limits: Limits
+def make_request_body(
+    code: str, stdin: str, files: Mapping[str, bytes], limits: SandboxLimits
 ) -> dict[str, object]:
     """Return the body of a request."""
     return {

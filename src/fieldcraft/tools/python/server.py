@@ -26,81 +26,86 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from fieldcraft.sandbox.limits import Limits, RunStatus
+from fieldcraft.sandbox.limits import ProgramStatus, SandboxLimits
 from fieldcraft.sandbox.sandbox import Sandbox
-from fieldcraft.terminal.console import say
-from fieldcraft.tools.bodies import BodyTooLong, body_of, complaint
-from fieldcraft.tools.python.protocol import MOST_SECONDS, Request, respond
-from fieldcraft.tools.serving import serve
+from fieldcraft.terminal.console import print_line
+from fieldcraft.tools.python.protocol import MAX_RUN_SECONDS, RunCodeRequest, make_response
+from fieldcraft.tools.request_bodies import BodyTooLongError, describe_body_error, read_body_bytes
+from fieldcraft.tools.serving import serve_until_interrupt
 from fieldcraft.types import UserError
 
-MOST_BODY = 32 * 2**20
-DEFAULT_QUEUE = 512
-_RETRY_SECONDS = 1
+MAX_BODY_BYTES = 32 * 2**20
+DEFAULT_QUEUE_SIZE = 512
+_RETRY_AFTER_SECONDS = 1
 
 
 class _Counters:
     """Counters that /metrics shows."""
 
     def __init__(self) -> None:
-        self.under_way = 0
-        self.refused = 0
+        self.num_active = 0
+        self.num_refused = 0
         self.seconds = 0.0
-        self.runs: Counter[RunStatus] = Counter()
+        self.runs: Counter[ProgramStatus] = Counter()
 
-    def text(self) -> str:
+    def render(self) -> str:
         lines = [
             "# TYPE fieldcraft_sandbox_runs_total counter",
-            *(f'fieldcraft_sandbox_runs_total{{status="{s}"}} {self.runs[s]}' for s in RunStatus),
+            *(
+                f'fieldcraft_sandbox_runs_total{{status="{s}"}} {self.runs[s]}'
+                for s in ProgramStatus
+            ),
             "# TYPE fieldcraft_sandbox_run_seconds_total counter",
             f"fieldcraft_sandbox_run_seconds_total {self.seconds}",
             "# TYPE fieldcraft_sandbox_refused_total counter",
-            f"fieldcraft_sandbox_refused_total {self.refused}",
+            f"fieldcraft_sandbox_refused_total {self.num_refused}",
             "# TYPE fieldcraft_sandbox_under_way gauge",
-            f"fieldcraft_sandbox_under_way {self.under_way}",
+            f"fieldcraft_sandbox_under_way {self.num_active}",
         ]
         return "\n".join(lines) + "\n"
 
 
-def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
+def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE_SIZE) -> Starlette:
     """Create the server as an ASGI application; `queue` programs may wait for a place."""
     counters = _Counters()
 
     async def run_code(http: HttpRequest) -> Response:
-        if counters.under_way >= sandbox.concurrent + queue:
-            counters.refused += 1
+        if counters.num_active >= sandbox.concurrent + queue:
+            counters.num_refused += 1
             return JSONResponse(
                 {"error": "the queue is full"},
                 status_code=503,
-                headers={"Retry-After": str(_RETRY_SECONDS)},
+                headers={"Retry-After": str(_RETRY_AFTER_SECONDS)},
             )
-        counters.under_way += 1
+        counters.num_active += 1
         try:
-            return await answer(http)
+            return await run_request(http)
         finally:
-            counters.under_way -= 1
+            counters.num_active -= 1
 
-    async def answer(http: HttpRequest) -> Response:
+    async def run_request(http: HttpRequest) -> Response:
         try:
-            asked = Request.model_validate_json(await body_of(http, MOST_BODY))
-            files = asked.contents()
-        except BodyTooLong as error:
+            request = RunCodeRequest.model_validate_json(
+                await read_body_bytes(http, MAX_BODY_BYTES)
+            )
+            files = request.decode_files()
+        except BodyTooLongError as error:
             return JSONResponse({"error": str(error)}, status_code=413)
         except ValidationError as error:
-            return JSONResponse({"error": complaint(error)[1]}, status_code=422)
+            return JSONResponse({"error": describe_body_error(error)[1]}, status_code=422)
         except ValueError as error:
             return JSONResponse({"error": f"{error}."}, status_code=422)
-        limits = asked.within(sandbox.limits)
-        run = await sandbox.run(asked.code, asked.stdin, files, limits, asked.fetch_files)
+        limits = request.make_limits(sandbox.limits)
+        run = await sandbox.run(request.code, request.stdin, files, limits, request.fetch_files)
         counters.runs[run.status] += 1
         counters.seconds += run.seconds
-        return JSONResponse(respond(run).model_dump())
+        return JSONResponse(make_response(run).model_dump())
 
     async def health(http: HttpRequest) -> Response:
         return JSONResponse({"status": "ok", "layers": sandbox.layers})
 
     async def metrics(http: HttpRequest) -> Response:
-        return PlainTextResponse(counters.text())
+        return PlainTextResponse(counters.render())
 
     return Starlette(
         routes=[
@@ -115,9 +120,9 @@ def serve_sandbox(
     host: str = "127.0.0.1",
     port: int = 8080,
     concurrent: int | None = None,
-    queue: int = DEFAULT_QUEUE,
+    queue: int = DEFAULT_QUEUE_SIZE,
     waive: Sequence[str] = (),
-    memory_mb: int = Limits.memory_mb,
+    memory_mb: int = SandboxLimits.memory_mb,
 ) -> None:
     """Serve a sandbox until Ctrl-C. No program gets more memory than `memory_mb` in a process.
 
@@ -126,7 +131,7 @@ def serve_sandbox(
     """
     if queue < 0:
         raise UserError(f"The queue of a sandbox server has 0 places or more, not {queue}.")
-    most = Limits(wall_seconds=MOST_SECONDS, memory_mb=memory_mb)
-    with Sandbox(most, waive, concurrent) as sandbox:
-        say(f"isolated by {', '.join(sandbox.layers)}")
-        serve(create_app(sandbox, queue), "sandbox", host, port)
+    limits = SandboxLimits(wall_seconds=MAX_RUN_SECONDS, memory_mb=memory_mb)
+    with Sandbox(limits, waive, concurrent) as sandbox:
+        print_line(f"isolated by {', '.join(sandbox.layers)}")
+        serve_until_interrupt(create_app(sandbox, queue), "sandbox", host, port)

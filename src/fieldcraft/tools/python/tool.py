@@ -10,27 +10,28 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from fieldcraft.config.complaints import first_problem
-from fieldcraft.records.reading import reading
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.sandbox.sandbox import LIBRARIES, Sandbox
+from fieldcraft.config.validation_errors import describe_validation_error
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.sandbox.limits import ProgramResult, ProgramStatus, SandboxLimits
+from fieldcraft.sandbox.sandbox import PRELOADED_LIBRARIES, Sandbox
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.python.client import RemoteSandbox
-from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
+from fieldcraft.tools.python.client import SandboxClient
+from fieldcraft.types import Task, Tool, ToolError, ToolUnavailableError, UserError
 
-Runs = Callable[[str, str], Awaitable[Run]]  # a program and its standard input
-Reads = Callable[[Run], str]  # may raise a ToolError
-_LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
+RunProgram = Callable[[str, str], Awaitable[ProgramResult]]  # a program and its standard input
+RenderResult = Callable[[ProgramResult], str]  # may raise a ToolError
+_LIMITS: TypeAdapter[SandboxLimits] = TypeAdapter(SandboxLimits)
 NO_OUTPUT = "(no output)"
-GRADED = Limits(output_bytes=4 * 2**20)  # all that a test may expect
+GRADING_LIMITS = SandboxLimits(output_bytes=4 * 2**20)  # all that a test may expect
 
 
 class PythonTool:
     """`types.Tool` that runs each call in an interpreter of its own."""
 
-    def __init__(self, run: Runs, read: Reads) -> None:
-        """Take `run`, which runs a program, and `read`, which says what the policy reads of it."""
-        self._function = _function(run, read, stateful=False)
+    def __init__(self, run: RunProgram, render: RenderResult) -> None:
+        """Take `run`, which runs a program, and `render`, which says what the policy reads of
+        it."""
+        self._function = _make_function_tool(run, render, stateful=False)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
@@ -39,7 +40,7 @@ class PythonTool:
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolUnavailable: the sandbox gives no worker.
+            ToolUnavailableError: the sandbox gives no worker.
             ToolError: the program failed; the text has its output and its error.
         """
         return await self._function(**arguments)
@@ -48,22 +49,22 @@ class PythonTool:
 class PythonSessionTool:
     """`types.StatefulTool`: all calls of a rollout share one interpreter."""
 
-    def __init__(self, sandbox: Sandbox, files: Mapping[str, bytes], read: Reads) -> None:
+    def __init__(self, sandbox: Sandbox, files: Mapping[str, bytes], render: RenderResult) -> None:
         self._sandbox = sandbox
         self._files = files
-        self._read = read
-        described = _function(sandbox.run, read, stateful=True)
-        self.name: str = described.name
-        self.schema: dict[str, Any] = described.schema
+        self._render = render
+        template = _make_function_tool(sandbox.run, render, stateful=True)
+        self.name: str = template.name
+        self.schema: dict[str, Any] = template.schema
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """Open the tool of one rollout. Its interpreter starts with the first call."""
-        async with self._sandbox.session(files=self._files) as session:
-            yield _function(session.run, self._read, stateful=True)
+        async with self._sandbox.open_session(files=self._files) as session:
+            yield _make_function_tool(session.run, self._render, stateful=True)
 
 
-class Programs:
+class GradingSandbox:
     """Runner of programs of answers that are graded, each in an interpreter of its own. The sandbox
     starts with the first."""
 
@@ -71,13 +72,17 @@ class Programs:
         """Take `waive`, the layers of isolation to do without."""
         self._waive = tuple(waive)
 
-    async def run(self, code: str, stdin: str = "") -> Run:
+    async def run(self, code: str, stdin: str = "") -> ProgramResult:
         """Run a program. Raises UserError where the system lacks a layer of isolation."""
-        return await _sandbox(GRADED, self._waive, None, LIBRARIES).run(code, stdin)
+        return await _get_sandbox(GRADING_LIMITS, self._waive, None, PRELOADED_LIBRARIES).run(
+            code, stdin
+        )
 
-    async def test(self, code: str, tests: str, imports: str) -> Run:
+    async def test(self, code: str, tests: str, imports: str) -> ProgramResult:
         """Run tests beside a program. Raises as `run` does."""
-        return await _sandbox(GRADED, self._waive, None, LIBRARIES).test(code, tests, imports)
+        return await _get_sandbox(GRADING_LIMITS, self._waive, None, PRELOADED_LIBRARIES).test(
+            code, tests, imports
+        )
 
 
 def make_python(
@@ -85,7 +90,7 @@ def make_python(
     limits: Mapping[str, float] | None = None,
     waive: Sequence[str] = (),
     concurrent: int | None = None,
-    libraries: Sequence[str] = LIBRARIES,
+    libraries: Sequence[str] = PRELOADED_LIBRARIES,
     url: str | None = None,
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
@@ -94,7 +99,7 @@ def make_python(
 
     Args:
         stateful: the calls of a rollout share variables and files.
-        limits: any of those of `sandbox.limits.Limits`, by name.
+        limits: any of those of `sandbox.limits.SandboxLimits`, by name.
         waive: layers of isolation to do without.
         concurrent: programs at once; others wait.
         libraries: modules that programs find loaded. A program starts faster the fewer they are,
@@ -106,104 +111,109 @@ def make_python(
     Raises:
         UserError: the settings do not fit together, or the system lacks a layer of isolation.
     """
-    checked = limits_of(limits or {})
-    beside = {} if files is None else _contents(files)
-    read = partial(observation, wall_seconds=checked.wall_seconds, errors=errors)
+    checked = parse_limits(limits or {})
+    input_files = {} if files is None else _read_folder(files)
+    render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
-        if stateful or waive or concurrent or tuple(libraries) != LIBRARIES:
+        if stateful or waive or concurrent or tuple(libraries) != PRELOADED_LIBRARIES:
             raise UserError(
-                "a sandbox server keeps no sessions and has layers, places and libraries of its"
-                " own: remove 'url', or 'stateful', 'waive', 'concurrent' and 'libraries', from the"
+                "a sandbox server has no sessions, and its own layers, concurrency and libraries:"
+                " remove 'url', or 'stateful', 'waive', 'concurrent' and 'libraries', from the"
                 " tool python."
             )
-        remote = RemoteSandbox(url, checked)
-        return PythonTool(partial(remote.run, files=beside), read)
-    sandbox = _sandbox(checked, tuple(waive), concurrent, tuple(libraries))
+        client = SandboxClient(url, checked)
+        return PythonTool(partial(client.run, files=input_files), render)
+    sandbox = _get_sandbox(checked, tuple(waive), concurrent, tuple(libraries))
     if stateful:
-        return PythonSessionTool(sandbox, beside, read)
-    return PythonTool(partial(sandbox.run, files=beside), read)
+        return PythonSessionTool(sandbox, input_files, render)
+    return PythonTool(partial(sandbox.run, files=input_files), render)
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
+def _read_folder(folder: Path) -> dict[str, bytes]:
     """Read the files of a folder by name. Raises UserError where there is no folder."""
     if not folder.is_dir():
-        raise UserError(f"'{folder}' is no folder with files for programs; correct 'files'.")
-    with reading(str(folder), "give a folder whose files can be read"):
+        raise UserError(f"'{folder}' is not a folder with files for programs; correct 'files'.")
+    with raise_read_errors(str(folder), "give a folder whose files can be read"):
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @cache  # a run opens its tools several times; the template and its workers are the same
-def _sandbox(
-    limits: Limits, waive: tuple[str, ...], concurrent: int | None, libraries: tuple[str, ...]
+def _get_sandbox(
+    limits: SandboxLimits,
+    waive: tuple[str, ...],
+    concurrent: int | None,
+    libraries: tuple[str, ...],
 ) -> Sandbox:
     return Sandbox(limits, waive, concurrent, libraries)
 
 
-def limits_of(given: Mapping[str, float]) -> Limits:
+def parse_limits(values: Mapping[str, float]) -> SandboxLimits:
     """Return the limits of the setting `limits`. Raises UserError for others."""
-    unknown = [name for name in given if name not in Limits.__dataclass_fields__]
+    unknown = [name for name in values if name not in SandboxLimits.__dataclass_fields__]
     if unknown:
-        known = ", ".join(Limits.__dataclass_fields__)
+        known = ", ".join(SandboxLimits.__dataclass_fields__)
         raise UserError(f"a sandbox has no limit '{unknown[0]}'; use one of {known}.")
     try:
-        return _LIMITS.validate_python(dict(given))
+        return _LIMITS.validate_python(dict(values))
     except ValidationError as error:
-        _, clause, place = first_problem(error)
+        _, clause, place = describe_validation_error(error)
         raise UserError(f"the limit '{place[0]}' of a sandbox is wrong: {clause}.") from error
 
 
-def _function(run: Runs, read: Reads, *, stateful: bool) -> FunctionTool:
-    async def once(code: str, stdin: str = "") -> str:
+def _make_function_tool(run: RunProgram, render: RenderResult, *, stateful: bool) -> FunctionTool:
+    async def run_program(code: str, stdin: str = "") -> str:
         """Run a Python program; returns what it prints, and the value of a last expression.
 
         Args:
             code: the program. Each call begins anew, without the variables of earlier calls.
             stdin: what the program reads from standard input.
         """
-        return read(await run(code, stdin))
+        return render(await run(code, stdin))
 
-    async def session(code: str, stdin: str = "") -> str:
+    async def run_in_session(code: str, stdin: str = "") -> str:
         """Run Python code; returns what it prints, and the value of a last expression.
 
         Args:
             code: the code. Variables and files of earlier calls are still there.
             stdin: what the code reads from standard input.
         """
-        return read(await run(code, stdin))
+        return render(await run(code, stdin))
 
-    chosen = session if stateful else once
-    chosen.__name__ = "python"
-    return FunctionTool(chosen)
+    function = run_in_session if stateful else run_program
+    function.__name__ = "python"
+    return FunctionTool(function)
 
 
-def observation(
-    run: Run, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
+def render_observation(
+    run: ProgramResult, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
 ) -> str:
     """Return what the policy reads of a run; `wall_seconds` is the limit of its time.
 
     Raises:
-        ToolUnavailable: the run was lost, which is no fault of the program's.
+        ToolUnavailableError: the run was lost, which is no fault of the program's.
         ToolError: the program failed.
     """
     notes = ["(a new interpreter: earlier variables and files are lost)"] if run.restarted else []
-    if run.status is RunStatus.LOST:
-        raise ToolUnavailable("The sandbox lost the program; nothing is known about its result.")
-    if errors == "last-line" and run.status is RunStatus.FINISHED and run.exit_code == 1:
-        last = run.stderr.strip().rpartition("\n")[2]
-        raise ToolError("\n".join(filter(None, [*notes, run.stdout.strip(), last])))
+    if run.status is ProgramStatus.LOST:
+        raise ToolUnavailableError(
+            "The sandbox lost the program; nothing is known about its result."
+        )
+    if errors == "last-line" and run.status is ProgramStatus.FINISHED and run.exit_code == 1:
+        last_line = run.stderr.strip().rpartition("\n")[2]
+        raise ToolError("\n".join(filter(None, [*notes, run.stdout.strip(), last_line])))
     parts = [*notes, run.stdout, run.value or "", run.stderr]
     text = "\n".join(part.rstrip("\n") for part in parts if part.strip()) or NO_OUTPUT
     if run.ok:
         return text
-    raise ToolError(f"{text}\n{_ending(run, wall_seconds)}")
+    raise ToolError(f"{text}\n{_describe_end(run, wall_seconds)}")
 
 
-def _ending(run: Run, wall_seconds: float) -> str:
-    if run.status is RunStatus.TIMEOUT:
+def _describe_end(run: ProgramResult, wall_seconds: float) -> str:
+    if run.status is ProgramStatus.TIMEOUT:
         return f"The program was stopped, because its time of {wall_seconds:g} s was over."
-    if run.status is RunStatus.MEMORY:
+    if run.status is ProgramStatus.MEMORY:
         return "The program was stopped, because it used too much memory in all of its processes."
-    if run.status is RunStatus.OUTPUT:
+    if run.status is ProgramStatus.OUTPUT:
         return "The program was stopped, because it printed too much."
     if run.exit_code is not None and run.exit_code < 0:
         return f"The program was ended by signal {-run.exit_code}."

@@ -14,58 +14,74 @@ from typing import Any
 
 import tantivy
 
-from fieldcraft.records.files import writing
-from fieldcraft.records.words import without_vowels, words
+from fieldcraft.records.files import raise_write_errors
+from fieldcraft.records.words import split_words, strip_vowel_points
 from fieldcraft.tools.search.passages import Passage
 
-WORDS = "bm25"
-LIBRARY = f"tantivy {version('tantivy')}"
+BM25_FOLDER = "bm25"
+LIBRARY_VERSION = f"tantivy {version('tantivy')}"
 
 # What is collected in memory before it is written as a segment: about a million passages. Segments
 # are merged only where there are eight of about one size.
 HEAP_BYTES = 500_000_000
 
-SPARE = 16  # passages that are looked at beside those asked for: they may be equal to the last one
+EXTRA_HITS = (
+    16  # passages that are looked at beside those asked for: they may be equal to the last one
+)
 
 _STOPWORDS = frozenset(  # those of Lucene
-    words(
+    split_words(
         "a an and are as at be but by for if in into is it no not of on or such that the their then"
         " there these they this to was will with"
     )
 )
 # They ask and describe nothing, and they are in so many passages that they cost most of the time.
-_IDLE = _STOPWORDS | {"how", "what", "when", "where", "which", "who", "whom", "whose", "why"}
+_QUERY_STOPWORDS = _STOPWORDS | {
+    "how",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "whom",
+    "whose",
+    "why",
+}
 
 
 # -- terms -------------------------------------------------------------------------------------
 
 
-def passage_terms(title: str, text: str) -> list[str]:
+def make_passage_terms(title: str, text: str) -> list[str]:
     """Return the terms that a passage is indexed under: its words, and the pairs of words of its
     title.
 
     The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue. A word
     with vowel points stands there without them, too.
     """
-    head = words(title)
-    found = head + words(text)
-    return found + _bare(found) + _pairs(head)
+    title_words = split_words(title)
+    found = title_words + split_words(text)
+    return found + _strip_vowels(found) + _make_pairs(title_words)
 
 
-def query_terms(query: str) -> list[str]:
+def make_query_terms(query: str) -> list[str]:
     """Return the terms to search for: words and pairs of words, each once. English stop words and
     words that ask count only where there is nothing else ("It")."""
-    asked = words(query)
-    telling = [word for word in asked if word not in _IDLE]
-    return list(dict.fromkeys((telling or asked) + _bare(asked) + _pairs(asked)))
+    query_words = split_words(query)
+    content_words = [word for word in query_words if word not in _QUERY_STOPWORDS]
+    return list(
+        dict.fromkeys(
+            (content_words or query_words) + _strip_vowels(query_words) + _make_pairs(query_words)
+        )
+    )
 
 
-def _bare(found: list[str]) -> list[str]:
+def _strip_vowels(found: list[str]) -> list[str]:
     """Return, without their vowel points, the words that have some."""
-    return [bare for word in found if (bare := without_vowels(word)) not in (word, "")]
+    return [stripped for word in found if (stripped := strip_vowel_points(word)) not in (word, "")]
 
 
-def _pairs(found: list[str]) -> list[str]:
+def _make_pairs(found: list[str]) -> list[str]:
     return [f"{a}+{b}" for a, b in pairwise(found) if not {a, b} <= _STOPWORDS]
 
 
@@ -80,24 +96,24 @@ def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP
     schema = tantivy.SchemaBuilder()
     schema.add_text_field("words", tokenizer_name="whitespace", index_option="freq")
     schema.add_integer_field("number", fast=True)
-    (folder / WORDS).mkdir()
-    total = 0
-    with writing(folder / WORDS):
-        index = tantivy.Index(schema.build(), str(folder / WORDS))
+    (folder / BM25_FOLDER).mkdir()
+    num_terms = 0
+    with raise_write_errors(folder / BM25_FOLDER):
+        index = tantivy.Index(schema.build(), str(folder / BM25_FOLDER))
         writer = index.writer(heap_bytes, num_threads=1)
         try:
             for number, passage in enumerate(passages):
-                terms = passage_terms(passage.title, passage.text)
-                total += len(terms)
+                terms = make_passage_terms(passage.title, passage.text)
+                num_terms += len(terms)
                 writer.add_document(tantivy.Document(words=" ".join(terms), number=number))
             writer.commit()
         finally:  # nothing is written any more when the folder is removed after a mistake
             writer.wait_merging_threads()
-    return total
+    return num_terms
 
 
 @contextmanager
-def _without_panic() -> Iterator[None]:
+def _convert_panic() -> Iterator[None]:
     """Yield to a block in which tantivy's panic is raised as an error. A file of a few bytes is
     more than tantivy expects of damage, and its panic is no Exception."""
     try:
@@ -108,35 +124,39 @@ def _without_panic() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
-class Bm25:
+class Bm25Ranker:
     """`search.Ranker` by words."""
 
     def __init__(self, folder: Path) -> None:
-        with _without_panic():
-            index = tantivy.Index.open(str(folder / WORDS))
+        with _convert_panic():
+            index = tantivy.Index.open(str(folder / BM25_FOLDER))
         index.config_reader("manual")  # it never changes: nothing has to watch it
         self._searcher = index.searcher()
         self._schema = index.schema
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
         """Rank passages for each query. A passage without any word of the query is never found."""
-        return [self._rank(query_terms(query), depth) for query in queries]
+        return [self._rank_terms(make_query_terms(query), depth) for query in queries]
 
-    def _rank(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
-        one = tantivy.Query.term_query
-        asked = [one(self._schema, "words", term, index_option="freq") for term in terms]
-        query = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in asked])
-        hits = self._hits(query, depth)
-        places = [address for _, address in hits]
-        numbers: list[Any] = self._searcher.fast_field_values("number", places)
+    def _rank_terms(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
+        make_term_query = tantivy.Query.term_query
+        term_queries = [
+            make_term_query(self._schema, "words", term, index_option="freq") for term in terms
+        ]
+        query = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in term_queries])
+        hits = self._search_hits(query, depth)
+        addresses = [address for _, address in hits]
+        numbers: list[Any] = self._searcher.fast_field_values("number", addresses)
         ranked = sorted(zip((-score for score, _ in hits), numbers, strict=True))
         return [(number, -score) for score, number in ranked[:depth]]
 
-    def _hits(self, query: tantivy.Query, depth: int) -> list[tuple[float, tantivy.DocAddress]]:
+    def _search_hits(
+        self, query: tantivy.Query, depth: int
+    ) -> list[tuple[float, tantivy.DocAddress]]:
         """Return the best hits, at least `depth` of them and whatever is equal to the last of
         these."""
         total = self._searcher.num_docs
-        limit = min(depth + SPARE, total)
+        limit = min(depth + EXTRA_HITS, total)
         while True:
             hits = self._searcher.search(query, limit, count=False).hits
             if len(hits) < limit or limit == total or hits[-1][0] < hits[depth - 1][0]:

@@ -15,52 +15,55 @@ import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.config.addresses import refuse_secret, shown_address
-from fieldcraft.records.waits import waiting
-from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
+from fieldcraft.config.url_secrets import mask_secrets, require_no_secret
+from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.http import LimitedHttpClient, ResponseTooLargeError, close_with_loop
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
-from fieldcraft.types import ToolError, ToolUnavailable, UserError
+from fieldcraft.types import ToolError, ToolUnavailableError, UserError
 
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
+_MIN_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.1, 5.0
 
 
-class _Hit(BaseModel):
+class _SearchHit(BaseModel):
     document: dict[str, Any]
     score: float
 
 
-class _SearchR1(BaseModel):
-    result: list[list[_Hit]]
+class _SearchR1Response(BaseModel):
+    result: list[list[_SearchHit]]
 
     @staticmethod
-    def question(query: str, topk: int) -> dict[str, Any]:
+    def make_body(query: str, topk: int) -> dict[str, Any]:
         return {"queries": [query], "topk": topk, "return_scores": True}
 
-    def hits(self) -> list[_Hit]:
+    def parse_hits(self) -> list[_SearchHit]:
         [hits] = self.result
         return hits
 
 
-class _AutoCoA(BaseModel):
+class _AutoCoAResponse(BaseModel):
     documents: list[dict[str, Any]]
     scores: list[float]
 
     @staticmethod
-    def question(query: str, topk: int) -> dict[str, Any]:
+    def make_body(query: str, topk: int) -> dict[str, Any]:
         return {"query": query, "tok_k": topk, "return_score": True}  # its spelling
 
-    def hits(self) -> list[_Hit]:
+    def parse_hits(self) -> list[_SearchHit]:
         pairs = zip(self.documents, self.scores, strict=True)
-        return [_Hit(document=document, score=score) for document, score in pairs]
+        return [_SearchHit(document=document, score=score) for document, score in pairs]
 
 
-_Protocol = type[_SearchR1] | type[_AutoCoA]
-_REFUSED = (400, 422)  # what servers say to a body that they do not understand
-_OF_THE_QUERY = (*_REFUSED, 413)  # and to one that the policy may have made too long
+_ResponseType = type[_SearchR1Response] | type[_AutoCoAResponse]
+_REJECTED_STATUSES = (400, 422)  # what servers say to a body that they do not understand
+_QUERY_ERROR_STATUSES = (
+    *_REJECTED_STATUSES,
+    413,
+)  # and to one that the policy may have made too long
 
 # pydantic's ValidationError is a ValueError; the last is that of all attempts together
-_Failure = (httpx.HTTPError, ValueError, TimeoutError)
+_FAILURES = (httpx.HTTPError, ValueError, TimeoutError)
 
 
 class RemoteSearchTool:
@@ -98,22 +101,25 @@ class RemoteSearchTool:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
             raise UserError(
-                f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+                f"'{mask_secrets(url)}' is not a url ({error}); write http://HOST:PORT."
             ) from error
-        refuse_secret("search.url", url)
+        require_no_secret("search.url", url)
         if address.scheme not in ("http", "https") or not address.host:
             raise UserError(
-                f"'{shown_address(url)}' is no url of a server; write http://HOST:PORT."
+                f"'{mask_secrets(url)}' is not a url of a server; write http://HOST:PORT."
             )
         self._topk = topk
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._total_seconds = total_seconds
-        self._protocols: tuple[_Protocol, _Protocol] = (_SearchR1, _AutoCoA)  # the right one first
-        self._headers = _headers(api_key_env)
+        self._protocols: tuple[_ResponseType, _ResponseType] = (
+            _SearchR1Response,
+            _AutoCoAResponse,
+        )  # the right one first
+        self._headers = _make_headers(api_key_env)
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._function = search_function(self._retrieve_or_tell)
+        self._function = search_function(self._retrieve)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
@@ -122,7 +128,7 @@ class RemoteSearchTool:
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolUnavailable: no answer after all attempts.
+            ToolUnavailableError: no answer after all attempts.
             ToolError: the server refuses the query.
         """
         return await self._function(**arguments)
@@ -134,10 +140,10 @@ class RemoteSearchTool:
             UserError: no search server answers at the url.
         """
         try:
-            await self._ask_patiently("check")
-        except _Failure as error:
+            await self._request_with_retries("check")
+        except _FAILURES as error:
             raise UserError(
-                f"No search server answers at {self.url} ({_reason(error)}); "
+                f"No search server answers at {self.url} ({_describe_error(error)}); "
                 "start one with 'fieldcraft serve search' or correct the url."
             ) from error
 
@@ -147,64 +153,64 @@ class RemoteSearchTool:
             client, self._client = self._client, None
             await client.aclose()
 
-    async def _retrieve_or_tell(self, query: str) -> Sequence[Passage]:
+    async def _retrieve(self, query: str) -> Sequence[Passage]:
         try:
-            return await self._ask_patiently(query)
-        except _Failure as error:
-            raise _kind(error)(f"Search failed: {_reason(error)}.") from error
+            return await self._request_with_retries(query)
+        except _FAILURES as error:
+            raise _get_error_type(error)(f"Search failed: {_describe_error(error)}.") from error
 
-    async def _ask_patiently(self, query: str) -> list[Passage]:
+    async def _request_with_retries(self, query: str) -> list[Passage]:
         attempts = AsyncRetrying(
             stop=stop_after_attempt(1 + self._retries),
-            wait=wait_exponential(_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
-            retry=retry_if_exception(_may_pass),
+            wait=wait_exponential(_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
+            retry=retry_if_exception(_is_retryable),
             reraise=True,
         )
-        with waiting("a search", f"the server {self.url}"):
+        with report_wait("a search", f"the server {self.url}"):
             async with asyncio.timeout(self._total_seconds):
-                return await attempts(self._ask, query)
+                return await attempts(self._request, query)
 
-    async def _ask(self, query: str) -> list[Passage]:
+    async def _request(self, query: str) -> list[Passage]:
         first, second = self._protocols
         try:
-            return await self._ask_as(first, query)
+            return await self._request_as(first, query)
         except httpx.HTTPStatusError as error:
-            if error.response.status_code not in _REFUSED:
+            if error.response.status_code not in _REJECTED_STATUSES:
                 raise
             refusal = error
         try:
-            found = await self._ask_as(second, query)
-        except _Failure:
+            found = await self._request_as(second, query)
+        except _FAILURES:
             raise refusal from None
         self._protocols = (second, first)
         return found
 
-    async def _ask_as(self, protocol: _Protocol, query: str) -> list[Passage]:
-        client = await self._http()
-        body = protocol.question(query, self._topk)
+    async def _request_as(self, protocol: _ResponseType, query: str) -> list[Passage]:
+        client = await self._get_client()
+        body = protocol.make_body(query, self._topk)
         response = await client.post(f"{self.url}/retrieve", json=body)
         response.raise_for_status()
-        hits = protocol.model_validate_json(response.content).hits()
+        hits = protocol.model_validate_json(response.content).parse_hits()
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
 
-    async def _http(self) -> httpx.AsyncClient:
+    async def _get_client(self) -> httpx.AsyncClient:
         """Return the client of the running event loop: connections of a closed loop cannot be
         used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
-            self._client = LimitedClient(
+            self._client = LimitedHttpClient(
                 self._timeout_seconds,
                 # budget.concurrent_calls is the limit
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
                 headers=self._headers,
                 trust_env=False,  # search servers stand inside; a proxy would not find them
             )
-            await close_with_the_loop(self._client)
+            await close_with_loop(self._client)
         return self._client
 
 
-def _headers(api_key_env: str | None) -> dict[str, str]:
+def _make_headers(api_key_env: str | None) -> dict[str, str]:
     if api_key_env is None:
         return {}
     if not (key := os.environ.get(api_key_env)):
@@ -215,7 +221,7 @@ def _headers(api_key_env: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed: no connection, no answer in time, a busy
     server."""
     if isinstance(error, httpx.HTTPStatusError):
@@ -223,19 +229,22 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError)
 
 
-def _kind(error: Exception) -> type[ToolError]:
+def _get_error_type(error: Exception) -> type[ToolError]:
     """Return the kind of the error: whether the query is at fault, or the server that answers
     none."""
-    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _OF_THE_QUERY:
+    if (
+        isinstance(error, httpx.HTTPStatusError)
+        and error.response.status_code in _QUERY_ERROR_STATUSES
+    ):
         return ToolError
-    return ToolUnavailable
+    return ToolUnavailableError
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the reason as one phrase, without urls: the model reads it too."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered with status {error.response.status_code}"
-    if isinstance(error, TooLarge):
+    if isinstance(error, ResponseTooLargeError):
         return "the server's answer is too large"
     if isinstance(error, httpx.TimeoutException | TimeoutError):
         return "the server did not answer in time"

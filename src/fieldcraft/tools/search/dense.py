@@ -19,25 +19,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldcraft.records.files import writing
-from fieldcraft.records.remedies import index_remedy, put_aside
-from fieldcraft.tools.search.passages import Passage, PassageFile, progress
+from fieldcraft.records.files import raise_write_errors
+from fieldcraft.records.remedies import advise_index_rebuild, advise_renaming
+from fieldcraft.tools.search.passages import Passage, PassageFile, show_progress
 from fieldcraft.types import UserError
 
-VECTORS, GRAPH = "vectors.npy", "graph.faiss"
-CHUNK = 2048  # passages that are encoded between two writes
-QUERIES = 16  # that are multiplied with all vectors at once
-SAMPLE = 10_000  # passages whose vectors tell how large each number gets
-LINKS, BREADTH_BUILT, BREADTH = 16, 100, 256  # M, efConstruction and efSearch of the graph
-SAME = 0.99  # cosine of one text's vectors, encoded on two machines by the same model
+VECTORS_FILE, GRAPH_FILE = "vectors.npy", "graph.faiss"
+PASSAGES_PER_CHUNK = 2048  # passages that are encoded between two writes
+QUERIES_PER_BATCH = 16  # that are multiplied with all vectors at once
+NUM_TRAINING_PASSAGES = 10_000  # passages whose vectors tell how large each number gets
+HNSW_M, HNSW_EF_CONSTRUCTION, HNSW_EF_SEARCH = (
+    16,
+    100,
+    256,
+)  # M, efConstruction and efSearch of the graph
+MIN_SAME_MODEL_COSINE = (
+    0.99  # cosine of one text's vectors, encoded on two machines by the same model
+)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-E5 = re.compile(r"(^|[-_/\\])e5[-_]", re.IGNORECASE)
+E5_NAME = re.compile(r"(^|[-_/\\])e5[-_]", re.IGNORECASE)
 
 Vectors = NDArray[np.float32]
 
 
 @contextmanager
-def dense_extra() -> Iterator[None]:
+def require_dense_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
@@ -46,7 +52,7 @@ def dense_extra() -> Iterator[None]:
         ) from error
 
 
-class Encoder:
+class TextEncoder:
     """Texts to vectors, by a sentence-transformers model or a bare checkpoint (mean pooling).
 
     Vectors have length 1, so that products are cosines, unless the model was made for products. The
@@ -58,7 +64,7 @@ class Encoder:
     def __init__(self, name: str) -> None:
         """Load the encoder `name`, a local folder or a name on the hub. Raises UserError if it
         cannot be loaded, or the extra is missing."""
-        with dense_extra():
+        with require_dense_extra():
             from sentence_transformers import SentenceTransformer
         self.name = name
         if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
@@ -71,10 +77,10 @@ class Encoder:
                 f"The encoder {name} cannot be loaded ({reason}); give the folder of a "
                 "sentence-transformers model, or a name on the hub."
             ) from error
-        if E5.search(name) and not any(self._model.prompts.values()):
+        if E5_NAME.search(name) and not any(self._model.prompts.values()):
             self._model.prompts = {"query": "query: ", "document": "passage: "}
-        self._one_at_a_time = Lock()  # a fast tokenizer cannot be used by two threads at once
-        self._unit = self._model.similarity_fn_name != "dot"
+        self._lock = Lock()  # a fast tokenizer cannot be used by two threads at once
+        self._normalises = self._model.similarity_fn_name != "dot"
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -86,38 +92,45 @@ class Encoder:
     def dimensions(self) -> int:
         return int(self._model.get_embedding_dimension())
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """Encode queries. Returns vectors of shape [queries, dimensions]."""
         return self._encode(self._model.encode_query, texts)
 
-    def passages(self, passages: Sequence[Passage]) -> Vectors:
+    def encode_passages(self, passages: Sequence[Passage]) -> Vectors:
         """Encode passages, each as title and text. Returns vectors of shape [passages, dimensions].
         Text that is too long for the model is cut off."""
         texts = [f"{passage.title}\n{passage.text}".strip() for passage in passages]
         return self._encode(self._model.encode_document, texts)
 
     def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
-        with self._one_at_a_time:
-            vectors = encode(list(texts), normalize_embeddings=self._unit, show_progress_bar=False)
+        with self._lock:
+            vectors = encode(
+                list(texts), normalize_embeddings=self._normalises, show_progress_bar=False
+            )
         return np.asarray(vectors, dtype=np.float32)
 
 
 # -- on disk -----------------------------------------------------------------------------------
 
 
-def write_dense(passages: PassageFile, folder: Path, encoder: Encoder, approximate: bool) -> None:
+def write_dense(
+    passages: PassageFile, folder: Path, encoder: TextEncoder, approximate: bool
+) -> None:
     """Encode all passages and write their vectors, or the graph that holds them."""
-    starts = range(0, len(passages), CHUNK)
-    each = iter(passages)
+    starts = range(0, len(passages), PASSAGES_PER_CHUNK)
+    remaining = iter(passages)
     chunks = (
-        encoder.passages(list(islice(each, CHUNK))) for _ in progress(starts, "encoding passages")
+        encoder.encode_passages(list(islice(remaining, PASSAGES_PER_CHUNK)))
+        for _ in show_progress(starts, "encoding passages")
     )
     if approximate:
-        spread = range(0, len(passages), -(-len(passages) // SAMPLE))
-        sample = encoder.passages([passages.passage(number) for number in spread])
-        write_graph(chunks, sample, folder, len(passages))
+        sample_numbers = range(0, len(passages), -(-len(passages) // NUM_TRAINING_PASSAGES))
+        sample = encoder.encode_passages(
+            [passages.get_passage(number) for number in sample_numbers]
+        )
+        write_hnsw_graph(chunks, sample, folder, len(passages))
     else:
-        _write_vectors(chunks, (len(passages), encoder.dimensions), folder / VECTORS)
+        _write_vectors(chunks, (len(passages), encoder.dimensions), folder / VECTORS_FILE)
 
 
 def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path) -> None:
@@ -129,48 +142,48 @@ def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path
     array.flush()
 
 
-def write_graph(chunks: Iterable[Vectors], sample: Vectors, folder: Path, count: int) -> None:
+def write_hnsw_graph(chunks: Iterable[Vectors], sample: Vectors, folder: Path, count: int) -> None:
     """Write the graph of `count` vectors; `sample` tells how large each of their numbers gets.
 
     It takes the memory of the graph, not that of the vectors.
     """
-    with dense_extra():
+    with require_dense_extra():
         import faiss
     bits, metric = faiss.ScalarQuantizer.QT_6bit, faiss.METRIC_INNER_PRODUCT
-    graph = faiss.IndexHNSWSQ(sample.shape[1], bits, LINKS, metric)
-    graph.hnsw.efConstruction = BREADTH_BUILT
+    graph = faiss.IndexHNSWSQ(sample.shape[1], bits, HNSW_M, metric)
+    graph.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
     graph.train(sample)
     codes = faiss.downcast_index(graph.storage).codes
     codes.resize(count * graph.storage.sa_code_size())
     codes.clear()  # keeps the room: growing step by step would take twice the memory at the end
     for vectors in chunks:
         graph.add(vectors)
-    with writing(folder / GRAPH):
-        faiss.write_index(graph, str(folder / GRAPH))
+    with raise_write_errors(folder / GRAPH_FILE):
+        faiss.write_index(graph, str(folder / GRAPH_FILE))
 
 
-class Exact:
+class ExactVectors:
     """All vectors, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        mapped = np.load(folder / VECTORS, mmap_mode="r")
+        mapped = np.load(folder / VECTORS_FILE, mmap_mode="r")
         self._vectors: Vectors = mapped.view(np.ndarray)
 
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def vector(self, number: int) -> Vectors:
+    def get_vector(self, number: int) -> Vectors:
         return self._vectors[number]
 
-    def nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
+    def find_nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
         found = []
-        for start in range(0, len(queries), QUERIES):
-            scores = queries[start : start + QUERIES] @ self._vectors.T
-            found += [best(row, depth) for row in scores]
+        for start in range(0, len(queries), QUERIES_PER_BATCH):
+            scores = queries[start : start + QUERIES_PER_BATCH] @ self._vectors.T
+            found += [select_top_scores(row, depth) for row in scores]
         return found
 
 
-def best(scores: Vectors, depth: int) -> list[tuple[int, float]]:
+def select_top_scores(scores: Vectors, depth: int) -> list[tuple[int, float]]:
     """Return (number, score) of the `depth` highest, highest first, ties by number."""
     candidates = np.arange(len(scores))
     if depth < len(scores):
@@ -179,52 +192,60 @@ def best(scores: Vectors, depth: int) -> list[tuple[int, float]]:
     return [(int(i), float(scores[i])) for i in candidates[order]]
 
 
-class Graph:
+class HnswGraph:
     """An HNSW graph, mapped from disk: most of the nearest vectors, with rounded scores."""
 
     def __init__(self, folder: Path) -> None:
-        with dense_extra():
+        with require_dense_extra():
             import faiss
-        self._graph: Any = faiss.read_index(str(folder / GRAPH), faiss.IO_FLAG_MMAP_IFC)
-        self._breadth = faiss.SearchParametersHNSW
+        self._graph: Any = faiss.read_index(str(folder / GRAPH_FILE), faiss.IO_FLAG_MMAP_IFC)
+        self._search_parameters = faiss.SearchParametersHNSW
 
     def __len__(self) -> int:
         return int(self._graph.ntotal)
 
-    def vector(self, number: int) -> Vectors:
+    def get_vector(self, number: int) -> Vectors:
         return np.asarray(self._graph.reconstruct(number), dtype=np.float32)
 
-    def nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
+    def find_nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
         depth = min(depth, len(self))
-        breadth = self._breadth(efSearch=max(BREADTH, depth))
-        scores, numbers = self._graph.search(queries, depth, params=breadth)
+        parameters = self._search_parameters(efSearch=max(HNSW_EF_SEARCH, depth))
+        scores, numbers = self._graph.search(queries, depth, params=parameters)
         return [
             sorted(
-                ((n, s) for n, s in zip(row.tolist(), of_row.tolist(), strict=True) if n >= 0),
+                ((n, s) for n, s in zip(row.tolist(), row_scores.tolist(), strict=True) if n >= 0),
                 key=lambda found: (-found[1], found[0]),
             )
-            for row, of_row in zip(numbers, scores, strict=True)
+            for row, row_scores in zip(numbers, scores, strict=True)
         ]
 
 
-class Dense:
+class DenseRanker:
     """`search.Ranker` by vectors."""
 
-    def __init__(self, folder: Path, encoder: Encoder, passages: PassageFile) -> None:
+    def __init__(self, folder: Path, encoder: TextEncoder, passages: PassageFile) -> None:
         """Open the vectors of a folder. Raises UserError if the vector of the first passage is not
         what the encoder makes of it now, and ValueError for files that do not fit each other."""
-        count, first = len(passages), passages.passage(0)
+        count, first = len(passages), passages.get_passage(0)
         self._encoder = encoder
-        self._kept: Exact | Graph = Graph(folder) if (folder / GRAPH).exists() else Exact(folder)
-        if len(self._kept) != count:
-            raise ValueError(f"it has {len(self._kept)} vectors of {count} passages")
-        old, new = self._kept.vector(0), encoder.passages([first])[0]
-        if len(old) != len(new) or old @ new < SAME * np.linalg.norm(old) * np.linalg.norm(new):
+        self._vectors: ExactVectors | HnswGraph = (
+            HnswGraph(folder) if (folder / GRAPH_FILE).exists() else ExactVectors(folder)
+        )
+        if len(self._vectors) != count:
+            raise ValueError(f"it has {len(self._vectors)} vectors of {count} passages")
+        old, new = self._vectors.get_vector(0), encoder.encode_passages([first])[0]
+        if len(old) != len(new) or old @ new < MIN_SAME_MODEL_COSINE * np.linalg.norm(
+            old
+        ) * np.linalg.norm(new):
             raise UserError(
-                f"the index {folder} was built with another model than {encoder.name} is now:"
-                f" {put_aside(folder)} and {index_remedy(folder)}."
+                f"the index {folder} was built with another version of the encoder {encoder.name}:"
+                f" {advise_renaming(folder)} and {advise_index_rebuild(folder)}."
             )
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
         """Rank passages for each query: as many as asked for, whatever the query."""
-        return self._kept.nearest(self._encoder.queries(queries), depth) if queries else []
+        return (
+            self._vectors.find_nearest(self._encoder.encode_queries(queries), depth)
+            if queries
+            else []
+        )

@@ -16,26 +16,30 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from fieldcraft.recipes.consent import remember, require_consent
+from fieldcraft.recipes.consent import record_own_consent, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
-from fieldcraft.records.reading import read_json, reading
-from fieldcraft.records.remedies import index_remedy, put_aside
-from fieldcraft.records.waits import blocking
-from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
-from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
+from fieldcraft.records.reading import raise_read_errors, read_json
+from fieldcraft.records.remedies import advise_index_rebuild, advise_renaming
+from fieldcraft.records.waits import report_blocking_wait
+from fieldcraft.tools.search.bm25 import LIBRARY_VERSION, Bm25Ranker, write_bm25
+from fieldcraft.tools.search.dense import DenseRanker, TextEncoder, write_dense
 from fieldcraft.tools.search.passages import (
     Passage,
     PassageFile,
-    progress,
     read_corpus,
+    show_progress,
     write_passages,
 )
 from fieldcraft.types import UserError
 
-FORMAT = 4  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
-MANIFEST = "manifest.json"
-FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
-DEPTH = 100
+FORMAT_VERSION = (
+    4  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
+)
+MANIFEST_FILE = "manifest.json"
+RRF_CONSTANT = (
+    60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
+)
+FUSION_DEPTH = 100
 
 Ranking = Literal["bm25", "dense", "hybrid"]
 Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
@@ -48,7 +52,7 @@ class Ranker(Protocol):
         ...
 
 
-class Hybrid:
+class HybridRanker:
     """Both rankings, fused by reciprocal ranks: a passage scores the sum of 1 / (60 + its rank)
     over the lists that hold it (Cormack, Clarke & Buettcher 2009)."""
 
@@ -56,42 +60,42 @@ class Hybrid:
         self._rankers = rankers
 
     def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
-        lists = [ranker.rank(queries, max(depth, DEPTH)) for ranker in self._rankers]
-        return [fuse(ranked)[:depth] for ranked in zip(*lists, strict=True)]
+        lists = [ranker.rank(queries, max(depth, FUSION_DEPTH)) for ranker in self._rankers]
+        return [fuse_rankings(ranked)[:depth] for ranked in zip(*lists, strict=True)]
 
 
-def fuse(lists: Sequence[Ranked]) -> Ranked:
+def fuse_rankings(lists: Sequence[Ranked]) -> Ranked:
     scores: defaultdict[int, float] = defaultdict(float)
     for ranked in lists:
         for rank, (number, _) in enumerate(ranked, start=1):
-            scores[number] += 1 / (FUSED + rank)
+            scores[number] += 1 / (RRF_CONSTANT + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
 def require_index(folder: Path) -> None:
     """Raise UserError for a folder without an index."""
-    if not (folder / MANIFEST).exists():
-        remedy = _anew(folder) if folder.exists() else index_remedy(folder)
+    if not (folder / MANIFEST_FILE).exists():
+        remedy = _rebuild_advice(folder) if folder.exists() else advise_index_rebuild(folder)
         raise UserError(f"{folder} holds no search index: {remedy}.")
 
 
 def require_trusted_index(folder: Path) -> None:
-    """Raise ConsentNeeded for an index of others whose encoder is fetched, or is in another folder,
-    unless the user allows that. A folder without an index asks for nothing."""
-    if (folder / MANIFEST).exists():
-        require_consent(folder / MANIFEST, read_manifest(folder))
+    """Raise ConsentRequiredError for an index of others whose encoder is fetched, or is in another
+    folder, unless the user allows that. A folder without an index asks for nothing."""
+    if (folder / MANIFEST_FILE).exists():
+        require_consent(folder / MANIFEST_FILE, read_manifest(folder))
 
 
-def _anew(folder: Path) -> str:
+def _rebuild_advice(folder: Path) -> str:
     """Return what to do about an index that cannot be used."""
-    return f"{put_aside(folder)} and {index_remedy(folder)}"
+    return f"{advise_renaming(folder)} and {advise_index_rebuild(folder)}"
 
 
-def require_one_search(index: Path | None, url: str | None) -> None:
+def require_single_search(index: Path | None, url: str | None) -> None:
     """Check a search that is asked for in place of an agent's own. Raises UserError if it is over
     an index and by a server at once, or over a folder without an index."""
     if index is not None and url is not None:
-        raise UserError("there can be one search: give --index or --search-url, not both.")
+        raise UserError("only one search is supported: give --index or --search-url, not both.")
     if index is not None:
         require_index(index)
         require_trusted_index(index)
@@ -112,10 +116,10 @@ class SearchIndex:
     def _open_ranker(self) -> Ranker:
         ranking = self.manifest["ranking"]
         if ranking == "bm25":
-            return Bm25(self.folder)
-        encoder = Encoder(self.manifest["encoder"])
-        dense = Dense(self.folder, encoder, self._passages)
-        return dense if ranking == "dense" else Hybrid([Bm25(self.folder), dense])
+            return Bm25Ranker(self.folder)
+        encoder = TextEncoder(self.manifest["encoder"])
+        dense = DenseRanker(self.folder, encoder, self._passages)
+        return dense if ranking == "dense" else HybridRanker([Bm25Ranker(self.folder), dense])
 
     @classmethod
     def load(cls, folder: Path) -> SearchIndex:
@@ -126,11 +130,11 @@ class SearchIndex:
                 missing or changed.
         """
         require_index(folder)
-        if read_manifest(folder)["format"] != FORMAT:
-            raise UserError(f"the index {folder} is of another format: {_anew(folder)}.")
+        if read_manifest(folder)["format"] != FORMAT_VERSION:
+            raise UserError(f"the index {folder} is of another format: {_rebuild_advice(folder)}.")
         with (
-            reading(f"the index {folder}", _anew(folder)),
-            blocking("a search", f"the index {folder}, which is being opened"),
+            raise_read_errors(f"the index {folder}", _rebuild_advice(folder)),
+            report_blocking_wait("a search", f"the index {folder}, which is being opened"),
         ):
             return cls(folder)
 
@@ -145,7 +149,7 @@ class SearchIndex:
         words gives []. Scores are BM25's, cosines, or sums of reciprocal ranks.
         """
         return [
-            [self._passages.passage(number, score) for number, score in ranked]
+            [self._passages.get_passage(number, score) for number, score in ranked]
             for ranked in self._ranker.rank(queries, topk)
         ]
 
@@ -172,26 +176,28 @@ def build_index(
     Raises:
         UserError: a bad corpus or encoder, or `out` holds something else.
     """
-    wanted = index_settings(ranking, encoder, approximate)
+    settings = make_index_settings(ranking, encoder, approximate)
     if not corpus.is_file():
         raise UserError(f"{corpus} does not exist; give a corpus of JSON lines.")
     with corpus.open("rb") as file:
-        wanted["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    found = read_manifest(out) if (out / MANIFEST).exists() else None
-    if found is not None and found == wanted | {"passages": found.get("passages")}:
+        settings["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    found = read_manifest(out) if (out / MANIFEST_FILE).exists() else None
+    if found is not None and found == settings | {"passages": found.get("passages")}:
         return SearchIndex.load(out)
     if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} exists and is no search index; choose another place for the index.")
+        raise UserError(
+            f"{out} exists and is not a search index; choose another place for the index."
+        )
 
     make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         new = Path(temporary) / "new"
         make_folder(new)
-        with blocking("a search", f"the index {out}, which is being built"):
-            passages = _write(corpus, new, wanted)
-        manifest = wanted | {"passages": passages}
-        write_json(new / MANIFEST, manifest)
-        remember(out / MANIFEST, manifest)
+        with report_blocking_wait("a search", f"the index {out}, which is being built"):
+            passages = _write_index(corpus, new, settings)
+        manifest = settings | {"passages": passages}
+        write_json(new / MANIFEST_FILE, manifest)
+        record_own_consent(out / MANIFEST_FILE, manifest)
         sync_folder(new)
         if out.exists():
             out.rename(Path(temporary) / "old")
@@ -199,7 +205,7 @@ def build_index(
     return SearchIndex.load(out)
 
 
-def index_settings(
+def make_index_settings(
     ranking: Ranking | None, encoder: str | None, approximate: bool = False
 ) -> dict[str, Any]:
     """Return what the manifest of an index will say, but for its corpus; see `build_index`.
@@ -210,11 +216,11 @@ def index_settings(
     if encoder is None and (approximate or ranking in ("dense", "hybrid")):
         raise UserError("Search by vectors needs an encoder; give a model that makes them.")
     if encoder is not None and ranking == "bm25":
-        raise UserError("BM25 has no use for an encoder; rank by 'dense' or 'hybrid'.")
+        raise UserError("BM25 does not use an encoder; set the ranking to 'dense' or 'hybrid'.")
     ranking = ranking or ("bm25" if encoder is None else "hybrid")
-    settings: dict[str, Any] = {"format": FORMAT, "ranking": ranking}
+    settings: dict[str, Any] = {"format": FORMAT_VERSION, "ranking": ranking}
     if ranking != "dense":
-        settings["library"] = LIBRARY
+        settings["library"] = LIBRARY_VERSION
     if encoder is not None:  # with a full path, so that the index can be opened from anywhere
         address = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
         settings |= {"encoder": address, "approximate": approximate}
@@ -223,7 +229,7 @@ def index_settings(
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of an index folder. Raises UserError where it is damaged."""
-    found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, _anew(folder))
+    found: dict[str, Any] = read_json(folder / MANIFEST_FILE, _Manifest, _rebuild_advice(folder))
     return found
 
 
@@ -231,13 +237,13 @@ class _Manifest(BaseModel):
     format: int  # what else there is depends on it
 
 
-def _write(corpus: Path, folder: Path, wanted: dict[str, Any]) -> int:
+def _write_index(corpus: Path, folder: Path, settings: dict[str, Any]) -> int:
     """Write passages and what ranks them; returns the number of passages."""
-    encoder = Encoder(wanted["encoder"]) if "encoder" in wanted else None
+    encoder = TextEncoder(settings["encoder"]) if "encoder" in settings else None
     write_passages(read_corpus(corpus), folder)
     passages = PassageFile(folder)
-    if "library" in wanted and not write_bm25(progress(passages, "indexing words"), folder):
+    if "library" in settings and not write_bm25(show_progress(passages, "indexing words"), folder):
         raise UserError(f"{corpus} holds no words to search for; give a corpus with text.")
     if encoder is not None:
-        write_dense(passages, folder, encoder, wanted["approximate"])
+        write_dense(passages, folder, encoder, settings["approximate"])
     return len(passages)

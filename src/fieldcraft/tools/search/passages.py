@@ -15,22 +15,22 @@ import numpy as np
 from rich.progress import track
 
 from fieldcraft.records.jsonl import read_json_lines
-from fieldcraft.records.reading import reading
+from fieldcraft.records.reading import raise_read_errors
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.types import UserError
 
 NO_RESULT = "No result."
-PASSAGES, OFFSETS = "passages.jsonl", "offsets.bin"
+PASSAGES_FILE, OFFSETS_FILE = "passages.jsonl", "offsets.bin"
 _OFFSET = struct.Struct("<q")
 
 # What records of corpora call the text of a passage, its title and its id: FlashRAG, Search-R1,
 # BEIR, MS MARCO, LangChain, MuSiQue, and others.
-TEXTS = (
+TEXT_KEYS = (
     *("contents", "text", "content", "page_content", "passage"),
     *("body", "paragraph_text", "abstract"),
 )
-TITLES = ("title", "wikipedia_title")
-IDS = ("id", "_id", "ID", "docid", "doc_id", "pid", "passage_id")
+TITLE_KEYS = ("title", "wikipedia_title")
+ID_KEYS = ("id", "_id", "ID", "docid", "doc_id", "pid", "passage_id")
 
 T = TypeVar("T")
 
@@ -52,21 +52,21 @@ class Passage:
 
 def is_passage(record: dict[str, Any]) -> bool:
     """Tell whether a record has a text of its own, as a passage does."""
-    return _text_of(record) is not None
+    return _find_text(record) is not None
 
 
-def _text_of(record: dict[str, Any]) -> str | None:
+def _find_text(record: dict[str, Any]) -> str | None:
     """Return the first text of a record that is not empty; an empty one where there is no other."""
-    texts = [record[key] for key in TEXTS if isinstance(record.get(key), str)]
+    texts = [record[key] for key in TEXT_KEYS if isinstance(record.get(key), str)]
     return next((text for text in texts if text.strip()), texts[0] if texts else None)
 
 
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
-    """Parse a passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`).
-    Without a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError
-    that says what is missing."""
-    text = _text_of(record)
-    title = next((record[key] for key in TITLES if record.get(key) not in (None, "")), "")
+    """Parse a passage from a record with a text (`TEXT_KEYS`), and perhaps a title and an id
+    (`ID_KEYS`). Without a title, that of `contents` is its first line, maybe in double quotes.
+    Raises ValueError that says what is missing."""
+    text = _find_text(record)
+    title = next((record[key] for key in TITLE_KEYS if record.get(key) not in (None, "")), "")
     if title != title:  # a NaN of pandas
         title = ""
     if isinstance(title, int | float):  # the novel 1984
@@ -74,14 +74,20 @@ def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) 
     if text is None or not isinstance(title, str):
         raise ValueError("needs 'contents' or 'text' (and 'title'), each a string")
     if text == record.get("contents"):
-        first, line_break, rest = text.partition("\n")
-        named = first[1:-1] if len(first) > 1 and first[0] == first[-1] == '"' else first
-        if line_break and title.strip() in ("", named.strip()):
-            title, text = named, rest
+        raw_title, line_break, rest = text.partition("\n")
+        unquoted_title = (
+            raw_title[1:-1]
+            if len(raw_title) > 1 and raw_title[0] == raw_title[-1] == '"'
+            else raw_title
+        )
+        if line_break and title.strip() in ("", unquoted_title.strip()):
+            title, text = unquoted_title, rest
     if not (title.strip() or text.strip()):
         raise ValueError("holds no text")
-    identity = next((record[key] for key in IDS if record.get(key) not in (None, "")), fallback_id)
-    return Passage(str(identity), " ".join(title.split()), text, score)
+    passage_id = next(
+        (record[key] for key in ID_KEYS if record.get(key) not in (None, "")), fallback_id
+    )
+    return Passage(str(passage_id), " ".join(title.split()), text, score)
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
@@ -116,7 +122,7 @@ def format_passages(passages: Sequence[Passage]) -> str:
     )
 
 
-def read_results(text: str) -> list[tuple[str, str]] | None:
+def parse_results(text: str) -> list[tuple[str, str]] | None:
     """Return (title, text) of each passage in what `format_passages` wrote; None for any other
     text.
 
@@ -125,9 +131,9 @@ def read_results(text: str) -> list[tuple[str, str]] | None:
     """
     if text == NO_RESULT:
         return []
-    before, *parts = re.split(r"^result (\d+): ", text, flags=re.MULTILINE)
+    preamble, *parts = re.split(r"^result (\d+): ", text, flags=re.MULTILINE)
     ranks, bodies = parts[::2], [body.strip("\n") for body in parts[1::2]]
-    if before or not parts or ranks != [str(rank) for rank in range(1, len(ranks) + 1)]:
+    if preamble or not parts or ranks != [str(rank) for rank in range(1, len(ranks) + 1)]:
         return None
     found = []
     for body in bodies:
@@ -141,18 +147,20 @@ def read_results(text: str) -> list[tuple[str, str]] | None:
 # -- in an index folder ------------------------------------------------------------------------
 
 
-def progress(items: Iterable[T], doing: str) -> Iterable[T]:
+def show_progress(items: Iterable[T], description: str) -> Iterable[T]:
     """Return the items, and show a bar in a terminal while they are worked on."""
     console = CleanConsole(stderr=True)
-    return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
+    return track(
+        items, description, console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
     """Write passages, a line each, and where each line begins: as 8 bytes a passage, and the
     end."""
-    with (folder / PASSAGES).open("wb") as file, (folder / OFFSETS).open("wb") as offsets:
+    with (folder / PASSAGES_FILE).open("wb") as file, (folder / OFFSETS_FILE).open("wb") as offsets:
         offsets.write(_OFFSET.pack(0))
-        for passage in progress(passages, "reading passages"):
+        for passage in show_progress(passages, "reading passages"):
             record = {"id": passage.id, "title": passage.title, "text": passage.text}
             line = json.dumps(record, ensure_ascii=False) + "\n"
             file.write(line.encode(errors="replace"))
@@ -165,11 +173,13 @@ class PassageFile:
     def __init__(self, folder: Path) -> None:
         """Open the passages of a folder. Raises ValueError for files that do not fit each other."""
         self._folder = folder
-        self._offsets = np.memmap(folder / OFFSETS, dtype=_OFFSET.format, mode="r").view(np.ndarray)
-        with (folder / PASSAGES).open("rb") as file:
+        self._offsets = np.memmap(folder / OFFSETS_FILE, dtype=_OFFSET.format, mode="r").view(
+            np.ndarray
+        )
+        with (folder / PASSAGES_FILE).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if int(self._offsets[-1]) != len(self._lines):
-            raise ValueError(f"{OFFSETS} does not fit {PASSAGES}")
+            raise ValueError(f"{OFFSETS_FILE} does not fit {PASSAGES_FILE}")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -177,14 +187,14 @@ class PassageFile:
     def __iter__(self) -> Iterator[Passage]:
         """Yield all passages in order, read rather than mapped: what is mapped and read counts as
         memory of the process."""
-        with (self._folder / PASSAGES).open("rb") as file:
+        with (self._folder / PASSAGES_FILE).open("rb") as file:
             for number, line in enumerate(file):
                 yield self._parse(line, number)
 
-    def passage(self, number: int, score: float = 0.0) -> Passage:
+    def get_passage(self, number: int, score: float = 0.0) -> Passage:
         line = self._lines[self._offsets[number] : self._offsets[number + 1]]
         return self._parse(line, number, score)
 
     def _parse(self, line: bytes, number: int, score: float = 0.0) -> Passage:
-        with reading(f"passage {number} of the index {self._folder}", "build it anew"):
+        with raise_read_errors(f"passage {number} of the index {self._folder}", "build it anew"):
             return Passage(**json.loads(line), score=score)

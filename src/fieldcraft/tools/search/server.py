@@ -10,7 +10,7 @@ Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scor
 are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
 are declined; `tok_k` is its spelling. Either may write `topk`, `top_k` or `tok_k`, and
 `return_scores` or `return_score`; any other key is refused. A key that is null counts as absent.
-A request has limits: MOST_BODY, MOST_QUERIES, MOST_TOPK and MOST_FOUND.
+A request has limits: MAX_BODY_BYTES, MAX_QUERIES, MAX_TOP_K and MAX_TOTAL_PASSAGES.
 """
 
 from __future__ import annotations
@@ -28,110 +28,125 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from fieldcraft.tools.bodies import BodyTooLong, RequestBody, body_of, complaint
+from fieldcraft.tools.request_bodies import (
+    BodyTooLongError,
+    RequestBody,
+    describe_body_error,
+    read_body_bytes,
+)
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
-from fieldcraft.tools.serving import serve
+from fieldcraft.tools.serving import serve_until_interrupt
 
-MOST_BODY = 16 * 2**20  # bytes
-MOST_QUERIES, MOST_TOPK = 10_000, 1_000
-MOST_FOUND = 100_000  # passages of all queries together
-_DEFAULT_TOPK = 3
-
-
-_Count = Annotated[int, Field(ge=1, le=MOST_TOPK)]
-_Queries = Annotated[list[str], Field(max_length=MOST_QUERIES)]
-_COUNTS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
-_SCORES = ("return_scores", "return_score")
+MAX_BODY_BYTES = 16 * 2**20  # bytes
+MAX_QUERIES, MAX_TOP_K = 10_000, 1_000
+MAX_TOTAL_PASSAGES = 100_000  # passages of all queries together
+_DEFAULT_TOP_K = 3
 
 
-class _Asked(RequestBody):
+_Count = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+_Queries = Annotated[list[str], Field(max_length=MAX_QUERIES)]
+_COUNT_KEYS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
+_SCORE_KEYS = ("return_scores", "return_score")
+
+
+class _RetrieveRequest(RequestBody):
     """A request. Unknown keys are refused: one that is passed over would be obeyed by nobody."""
 
     model_config = ConfigDict(extra="forbid")
 
-    topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNTS))] = _DEFAULT_TOPK
+    topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNT_KEYS))] = _DEFAULT_TOP_K
 
     @model_validator(mode="after")
-    def _asks_for_less_than_a_library(self) -> Self:
-        if len(self.each) * self.topk > MOST_FOUND:
-            raise ValueError(f"the queries ask for more than {MOST_FOUND} passages together")
+    def _require_few_passages(self) -> Self:
+        if len(self.all_queries) * self.topk > MAX_TOTAL_PASSAGES:
+            raise ValueError(
+                f"the queries ask for more than {MAX_TOTAL_PASSAGES} passages together"
+            )
         return self
 
     @property
     @abstractmethod
-    def each(self) -> Sequence[str]:
+    def all_queries(self) -> Sequence[str]:
         """The queries, also where there is one."""
 
 
-class _SearchR1(_Asked):
+class _SearchR1Request(_RetrieveRequest):
     queries: _Queries
-    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = False
+    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORE_KEYS))] = False
 
     @property
-    def each(self) -> Sequence[str]:
+    def all_queries(self) -> Sequence[str]:
         return self.queries
 
-    def answer(self, index: SearchIndex) -> object:
+    def search(self, index: SearchIndex) -> object:
         found = index.search(self.queries, self.topk)
-        return {"result": [[self._hit(passage) for passage in passages] for passages in found]}
+        return {
+            "result": [[self._render_hit(passage) for passage in passages] for passages in found]
+        }
 
-    def _hit(self, passage: Passage) -> object:
-        document = _document(passage)
+    def _render_hit(self, passage: Passage) -> object:
+        document = _render_document(passage)
         return {"document": document, "score": passage.score} if self.scored else document
 
 
-class _AutoCoA(_Asked):
+class _AutoCoARequest(_RetrieveRequest):
     query: str | _Queries
-    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = True
+    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORE_KEYS))] = True
 
     @property
-    def each(self) -> Sequence[str]:
+    def all_queries(self) -> Sequence[str]:
         return [self.query] if isinstance(self.query, str) else self.query
 
-    def answer(self, index: SearchIndex) -> object:
-        answers = [self._answer(passages) for passages in index.search(self.each, self.topk)]
+    def search(self, index: SearchIndex) -> object:
+        answers = [
+            self._render_answer(passages) for passages in index.search(self.all_queries, self.topk)
+        ]
         return answers[0] if isinstance(self.query, str) else answers
 
-    def _answer(self, passages: Sequence[Passage]) -> object:
-        documents: dict[str, object] = {"documents": [_document(p) for p in passages]}
+    def _render_answer(self, passages: Sequence[Passage]) -> object:
+        documents: dict[str, object] = {"documents": [_render_document(p) for p in passages]}
         scores = {"scores": [p.score for p in passages]} if self.scored else {}
         return documents | scores
 
 
-def _document(passage: Passage) -> dict[str, str]:
+def _render_document(passage: Passage) -> dict[str, str]:
     return {"id": passage.id, "contents": passage.contents}
 
 
-class _Either(RequestBody):
+class _RequestKind(RequestBody):
     query: Any = None
     queries: Any = None
 
     @model_validator(mode="after")
-    def _asks_something(self) -> _Either:
+    def _require_queries(self) -> _RequestKind:
         if self.query is None and self.queries is None:
             raise ValueError("a request needs the key 'queries' or 'query'")
         return self
 
 
-def _asked(body: bytes) -> _SearchR1 | _AutoCoA:
-    kind = _SearchR1 if _Either.model_validate_json(body).query is None else _AutoCoA
-    return kind.model_validate_json(body)
+def _parse_request(body: bytes) -> _SearchR1Request | _AutoCoARequest:
+    request_class = (
+        _SearchR1Request
+        if _RequestKind.model_validate_json(body).query is None
+        else _AutoCoARequest
+    )
+    return request_class.model_validate_json(body)
 
 
 def create_app(index: SearchIndex) -> Starlette:
     """Create the server as an ASGI application. It searches on as many threads as there are
     processors: more would only keep the thread that reads requests from its turn."""
-    at_once = anyio.CapacityLimiter(os.cpu_count() or 1)
+    limiter = anyio.CapacityLimiter(os.cpu_count() or 1)
 
     async def retrieve(request: Request) -> JSONResponse:
         try:
-            asked = _asked(await body_of(request, MOST_BODY))
-        except BodyTooLong as error:
+            search_request = _parse_request(await read_body_bytes(request, MAX_BODY_BYTES))
+        except BodyTooLongError as error:
             return JSONResponse({"error": str(error)}, status_code=413)
         except ValidationError as error:
-            return JSONResponse({"error": complaint(error)[1]}, status_code=422)
-        found = await anyio.to_thread.run_sync(asked.answer, index, limiter=at_once)
+            return JSONResponse({"error": describe_body_error(error)[1]}, status_code=422)
+        found = await anyio.to_thread.run_sync(search_request.search, index, limiter=limiter)
         return JSONResponse(found)
 
     async def health(request: Request) -> JSONResponse:
@@ -151,4 +166,4 @@ def serve_search(index_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> 
     Raises:
         UserError: `index_dir` holds no index, or the address cannot be listened on.
     """
-    serve(create_app(SearchIndex.load(index_dir)), "search", host, port)
+    serve_until_interrupt(create_app(SearchIndex.load(index_dir)), "search", host, port)

@@ -16,62 +16,65 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from fieldcraft.records.files import reveal, writing
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import put_aside, remedy
-from fieldcraft.train.sharding.mesh import Mesh
-from fieldcraft.train.sharding.reader import ShardReader
-from fieldcraft.train.sharding.state import Kept
+from fieldcraft.records.files import commit_draft, raise_write_errors
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.records.remedies import advise_renaming, advise_repair
+from fieldcraft.train.sharding.checkpoint_reader import ShardReader
+from fieldcraft.train.sharding.mesh import RankMesh
+from fieldcraft.train.sharding.state import ShardedState
 
 
 @final
-class Writer:
+class ShardCheckpointer:
     """A writer of the checkpoints of a rank, one at a time, beside training."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: RankMesh) -> None:
         self.mesh = mesh
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._last: Future[None] | None = None
+        self._pending: Future[None] | None = None
 
-    def save(self, kept: Mapping[str, Kept], draft: Path, target: Path) -> None:
-        """Save as `Rank.save` does. Returns when all tensors are copied."""
-        with writing(target), causes():
-            written: Any = async_save(
-                {name: each.tensors() for name, each in kept.items()},
+    def save(self, states: Mapping[str, ShardedState], draft: Path, target: Path) -> None:
+        """Save as `TrainerRank.save` does. Returns when all tensors are copied."""
+        with raise_write_errors(target), unwrap_checkpoint_errors():
+            saving: Any = async_save(
+                {name: state.checkpoint_tensors() for name, state in states.items()},
                 checkpoint_id=draft,
-                process_group=self.mesh.beside,
+                process_group=self.mesh.cpu_group,
             )
-        self._last = self._thread.submit(self._finish, written, draft, target)
+        self._pending = self._thread.submit(self._finish, saving, draft, target)
 
-    def settle(self) -> None:
+    def wait_for_saves(self) -> None:
         """Wait for the last one. Raises UserError if it could not be written."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
-    def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
+    def load(self, states: Mapping[str, ShardedState], folder: Path) -> None:
         """Load a checkpoint into the tensors of what is trained. Raises UserError for a damaged
         checkpoint."""
-        with reading(folder, remedy(folder, put_aside(folder))), causes():
+        with (
+            raise_read_errors(folder, advise_repair(folder, advise_renaming(folder))),
+            unwrap_checkpoint_errors(),
+        ):
             load(
-                {name: each.tensors() for name, each in kept.items()},
+                {name: state.checkpoint_tensors() for name, state in states.items()},
                 storage_reader=ShardReader(folder),
-                process_group=self.mesh.beside,
+                process_group=self.mesh.cpu_group,
             )
 
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _finish(self, written: Future[Any], draft: Path, target: Path) -> None:
+    def _finish(self, saving: Future[Any], draft: Path, target: Path) -> None:
         """Finish a checkpoint: rank 0 knows of its own part only when all parts are written."""
-        with writing(target), causes():
-            written.result()
+        with raise_write_errors(target), unwrap_checkpoint_errors():
+            saving.result()
         if self.mesh.rank == 0:
-            reveal(draft, target)
+            commit_draft(draft, target)
 
 
 @contextmanager
-def causes() -> Iterator[None]:
+def unwrap_checkpoint_errors() -> Iterator[None]:
     """Turn what torch collects of all ranks into what went wrong in the first of them."""
     try:
         yield

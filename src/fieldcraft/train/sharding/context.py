@@ -17,93 +17,99 @@ import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
-from fieldcraft.train.batch import PackedBatch, Run
+from fieldcraft.train.batch import PackedBatch, TokenRun
 
-Group = distributed.ProcessGroup
+ProcessGroup = distributed.ProcessGroup
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Part:
+class ContextShard:
     """The part of a packed line that a rank holds: n of N tokens, and t of the T that are trained.
 
-    `runs` are those of the whole line, cut at the borders of the pieces, and `mine` are the places
-    of those that lie here, in their order. `own_T` are the trained tokens that are predicted here,
-    `from_t` the places in n that predict them.
+    `runs` are those of the whole line, cut at the borders of the pieces, and `local_runs` are the
+    places of those that lie here, in their order. `local_T` are the trained tokens that are
+    predicted here, `from_t` the places in n that predict them.
     """
 
     ids_n: Tensor
     position_n: Tensor
-    runs: Sequence[Run]
-    mine: Sequence[int]
-    own_T: Tensor
+    runs: Sequence[TokenRun]
+    local_runs: Sequence[int]
+    local_T: Tensor
     from_t: Tensor
-    group: Group
+    group: ProcessGroup
 
-    def gather(self, parts: Tensor) -> Tensor:
+    def all_gather(self, local: Tensor) -> Tensor:
         """Gather the whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
         count = self.group.size()
         early_late: list[tuple[Tensor, Tensor]] = [
-            each.chunk(2, -2) for each in _Gather.apply(parts, self.group).unbind(0)
+            chunk.chunk(2, -2) for chunk in _AllGather.apply(local, self.group).unbind(0)
         ]
         early = [early_late[rank][0] for rank in range(count)]
         late = [early_late[rank][1] for rank in reversed(range(count))]
         return torch.cat([*early, *late], -2)
 
-    def join(self, values_t: Tensor, count: int) -> Tensor:
+    def all_gather_tokens(self, values_t: Tensor, count: int) -> Tensor:
         """Join the values of all T trained tokens from those that were computed here: [t, ...] to
         [T, ...]."""
         if self.group.size() == 1:
             return values_t
-        found: Tensor = _Join.apply(values_t, self.own_T.to(values_t.device), count, self.group)
-        return found
+        values_T: Tensor = _AllGatherTokens.apply(
+            values_t, self.local_T.to(values_t.device), count, self.group
+        )
+        return values_T
 
 
-def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
+def shard_batch(batch: PackedBatch, rank: int, group: ProcessGroup) -> ContextShard:
     """Return the part that a rank of a group holds of a packed batch; all of it where it is
     alone."""
     count = group.size()
     if count == 1:
-        every, own_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
-        return Part(batch.ids_N, batch.position_N, batch.runs, every, own_T, batch.from_T, group)
+        all_runs, local_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
+        return ContextShard(
+            batch.ids_N, batch.position_N, batch.runs, all_runs, local_T, batch.from_T, group
+        )
     size = -(-len(batch.ids_N) // (2 * count))  # of a piece
     padding = 2 * count * size - len(batch.ids_N)
     ids_N = torch.nn.functional.pad(batch.ids_N, (0, padding))
     position_N = torch.cat([batch.position_N, torch.arange(padding)])
     last = len(batch.ids_N)
-    padded = [*batch.runs, *([Run(last, last + padding, None)] if padding else [])]
-    runs = list(cut_at(padded, size))
+    padded = [*batch.runs, *([TokenRun(last, last + padding, None)] if padding else [])]
+    runs = list(split_runs(padded, size))
     pieces = (rank, 2 * count - 1 - rank)
-    held_n = torch.cat([torch.arange(piece * size, (piece + 1) * size) for piece in pieces])
-    place_N = torch.full((len(ids_N),), -1)
-    place_N[held_n] = torch.arange(len(held_n))
-    from_T = place_N[batch.from_T]
-    own_T = (from_T >= 0).nonzero()[:, 0]
-    mine = [p for piece in pieces for p, run in enumerate(runs) if run.start // size == piece]
-    return Part(ids_N[held_n], position_N[held_n], runs, mine, own_T, from_T[own_T], group)
+    local_n = torch.cat([torch.arange(piece * size, (piece + 1) * size) for piece in pieces])
+    index_N = torch.full((len(ids_N),), -1)
+    index_N[local_n] = torch.arange(len(local_n))
+    from_T = index_N[batch.from_T]
+    local_T = (from_T >= 0).nonzero()[:, 0]
+    local_runs = [p for piece in pieces for p, run in enumerate(runs) if run.start // size == piece]
+    return ContextShard(
+        ids_N[local_n], position_N[local_n], runs, local_runs, local_T, from_T[local_T], group
+    )
 
 
-def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
+def split_runs(runs: Sequence[TokenRun], size: int) -> Iterator[TokenRun]:
     """Yield the runs that cross no multiple of `size`. A worked example: with a size of 4, the run
     from 2 to 9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before
     it."""
-    last: list[int] = []  # the place of the last part of each run
-    made = 0
+    last_pieces: list[int] = []  # the place of the last part of each run
+    num_pieces = 0
     for run in runs:
         borders = range((run.start // size + 1) * size, run.end, size)
-        after = None if run.after is None else last[run.after]
+        parent = None if run.parent is None else last_pieces[run.parent]
         for start, end in pairwise([run.start, *borders, run.end]):
-            yield Run(start, end, after)
-            after, made = made, made + 1
-        last.append(made - 1)
+            yield TokenRun(start, end, parent)
+            parent, num_pieces = num_pieces, num_pieces + 1
+        last_pieces.append(num_pieces - 1)
 
 
-class _Gather(torch.autograd.Function):
+class _AllGather(torch.autograd.Function):
     """A gather with gradients: [...] on each of C ranks gives [C, ...] on all of them. Gradients
     are added up in float32."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:
+    def forward(ctx: Any, part: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
         part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(group.size())]
@@ -118,20 +124,22 @@ class _Gather(torch.autograd.Function):
         return part.to(grad.dtype), None
 
 
-class _Join(torch.autograd.Function):
+class _AllGatherTokens(torch.autograd.Function):
     """Values [t, ...] at places of T on each rank, put together on all of them. Each rank then
     computes the same loss, so the gradient of what was computed here is taken from here."""
 
     @staticmethod
-    def forward(ctx: Any, values_t: Tensor, own_T: Tensor, count: int, group: Group) -> Tensor:
-        ctx.save_for_backward(own_T)
-        whole_T = values_t.new_zeros((count, *values_t.shape[1:]))
-        whole_T[own_T] = values_t
-        distributed.all_reduce(whole_T, group=group)
-        return whole_T
+    def forward(
+        ctx: Any, values_t: Tensor, local_T: Tensor, count: int, group: ProcessGroup
+    ) -> Tensor:
+        ctx.save_for_backward(local_T)
+        full_T = values_t.new_zeros((count, *values_t.shape[1:]))
+        full_T[local_T] = values_t
+        distributed.all_reduce(full_T, group=group)
+        return full_T
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None, None]:
-        (own_T,) = ctx.saved_tensors
-        return grad_T[own_T], None, None, None
+        (local_T,) = ctx.saved_tensors
+        return grad_T[local_T], None, None, None

@@ -13,45 +13,46 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from fieldcraft.train.output_layer import hidden_states
-from fieldcraft.train.sharding.mesh import Mesh
+from fieldcraft.train.output_layer import compute_hidden_states
+from fieldcraft.train.sharding.mesh import RankMesh
 
 
 @final
-class Root(nn.Module):
+class ShardedModel(nn.Module):
     """A transformers causal LM in shards: every layer by itself, and all else together. Behind its
     forward, what is not in a layer is whole until the backward pass, so that the output layer can
     be used, by itself and with tied embeddings too."""
 
-    def __init__(self, model: Any, mesh: Mesh, dtype: torch.dtype | None) -> None:
+    def __init__(self, model: Any, mesh: RankMesh, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.model = model
         # Gradients are rounded once, where they arise, and are added up in float32.
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype and torch.float32)
-        kinds = set(model._no_split_modules or ())
+        layer_types = set(model._no_split_modules or ())
         for module in list(model.modules()):
-            if type(module).__name__ in kinds:
-                fully_shard(module, mesh=mesh.shards, mp_policy=policy)
-        fully_shard(self, mesh=mesh.shards, mp_policy=policy, reshard_after_forward=False)
-        sum_up(self)
+            if type(module).__name__ in layer_types:
+                fully_shard(module, mesh=mesh.device_mesh, mp_policy=policy)
+        fully_shard(self, mesh=mesh.device_mesh, mp_policy=policy, reshard_after_forward=False)
+        use_sum_reduction(self)
 
     def forward(self, **inputs: Any) -> Tensor:
-        return hidden_states(self.model, **inputs)
+        return compute_hidden_states(self.model, **inputs)
 
 
-def shard_head(head: nn.Module, mesh: Mesh) -> None:
+def shard_head(head: nn.Module, mesh: RankMesh) -> None:
     """Shard a layer that stands alone, in float32."""
-    fully_shard(head, mesh=mesh.shards)
-    sum_up(head)
+    fully_shard(head, mesh=mesh.device_mesh)
+    use_sum_reduction(head)
 
 
-def drop_whole(root: nn.Module) -> None:
-    """Free what is whole of a `Root` behind its forward; it is gathered anew when it is needed."""
+def free_gathered(root: nn.Module) -> None:
+    """Free what is whole of a `ShardedModel` behind its forward; it is gathered anew when it is
+    needed."""
     assert isinstance(root, FSDPModule)
     root.reshard()
 
 
-def sum_up(root: nn.Module) -> None:
+def use_sum_reduction(root: nn.Module) -> None:
     """Let gradients be sums over the ranks. gloo can only add; NCCL too then divides by nothing."""
     for module in root.modules():
         if isinstance(module, FSDPModule):

@@ -17,17 +17,17 @@ from fieldcraft.types import UserError
 
 # With a rank that is slower, such as one that loads a large model after all others of its machine.
 # One that has died is noticed at once, by its lost connection.
-PATIENCE = timedelta(hours=1)
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankPlacement:
     """The rank of a process. Ranks that follow one another hold the parts of one micro-batch.
 
     Args:
         rank: of this process, from 0.
-        count: of all of them, a multiple of `context`.
-        context: ranks that share the tokens of a micro-batch.
+        world_size: the number of all of them, a multiple of `context_parallel`.
+        context_parallel: ranks that share the tokens of a micro-batch.
         address: where they find each other, as torch.distributed takes it: `tcp://HOST:PORT` of
             rank 0, or `file:///PATH` of a new file that all of them see.
         device: `cpu`, or the CUDA device of this process, such as `cuda:0`.
@@ -35,79 +35,84 @@ class Place:
     """
 
     rank: int
-    count: int
-    context: int = 1
+    world_size: int
+    context_parallel: int = 1
     address: str
     device: str = "cpu"
     threads: int = 1
 
 
 @final
-class Mesh:
+class RankMesh:
     """Place of this process among the others. All of them make one at the same time.
 
     Raises UserError if the others cannot be reached.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.rank = place.rank
-        self.count = place.count
-        self.context = place.context
-        self.device = torch.device(place.device)
+    def __init__(self, placement: RankPlacement) -> None:
+        self.rank = placement.rank
+        self.world_size = placement.world_size
+        self.context_parallel = placement.context_parallel
+        self.device = torch.device(placement.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         else:
-            torch.set_num_threads(place.threads)
+            torch.set_num_threads(placement.threads)
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         try:
             distributed.init_process_group(
                 backend,
-                init_method=place.address,
-                rank=place.rank,
-                world_size=place.count,
-                timeout=PATIENCE,
+                init_method=placement.address,
+                rank=placement.rank,
+                world_size=placement.world_size,
+                timeout=COLLECTIVE_TIMEOUT,
             )
         except (RuntimeError, ValueError, OSError) as error:
             raise UserError(
-                f"rank {place.rank} of {place.count} does not reach the others at {place.address}:"
+                f"rank {placement.rank} of {placement.world_size} cannot connect to the other "
+                f"ranks at {placement.address}:"
                 " choose an address and a port that all of their machines reach."
             ) from error
-        self.shards = DeviceMesh(self.device.type, list(range(place.count)))
+        self.device_mesh = DeviceMesh(self.device.type, list(range(placement.world_size)))
         # Every rank makes every group, its own or not.
         groups = [
-            distributed.new_group(list(range(first, first + place.context)), timeout=PATIENCE)
-            for first in range(0, place.count, place.context)
+            distributed.new_group(
+                list(range(first, first + placement.context_parallel)), timeout=COLLECTIVE_TIMEOUT
+            )
+            for first in range(0, placement.world_size, placement.context_parallel)
         ]
-        self.together = groups[self.rank // self.context]  # the ranks of one micro-batch
+        self.context_group = groups[
+            self.rank // self.context_parallel
+        ]  # the ranks of one micro-batch
         # for what is no part of a step, such as checkpoints, which are written while others train
-        self.beside = distributed.new_group(backend="gloo", timeout=PATIENCE)
-        hosts: list[str] = [""] * self.count  # this rank is one of those of its machine
-        distributed.all_gather_object(hosts, socket.gethostname(), self.beside)
-        self.turn = hosts[: self.rank].count(hosts[self.rank])
-        self.turns = max(map(hosts.count, hosts))
+        self.cpu_group = distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        hosts: list[str] = [""] * self.world_size  # this rank is one of those of its machine
+        distributed.all_gather_object(hosts, socket.gethostname(), self.cpu_group)
+        self.local_rank = hosts[: self.rank].count(hosts[self.rank])
+        self.max_local_ranks = max(map(hosts.count, hosts))
 
     @property
-    def part(self) -> int:
+    def context_rank(self) -> int:
         """Part of a micro-batch that this rank holds."""
-        return self.rank % self.context
+        return self.rank % self.context_parallel
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """Return the largest of the numbers that the ranks give."""
-        found = torch.tensor(number, device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(number, device=self.device)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
 
     @contextmanager
-    def in_turn(self) -> Iterator[None]:
+    def one_rank_at_a_time(self) -> Iterator[None]:
         """Run the block in one rank of a machine after the other, because it needs memory that is
         free behind it. All ranks enter it; one of them may raise."""
-        for _ in range(self.turn):
-            distributed.barrier(self.beside)
+        for _ in range(self.local_rank):
+            distributed.barrier(self.cpu_group)
         try:
             yield
         finally:
-            for _ in range(self.turn, self.turns):
-                distributed.barrier(self.beside)
+            for _ in range(self.local_rank, self.max_local_ranks):
+                distributed.barrier(self.cpu_group)
 
     def close(self) -> None:
         distributed.destroy_process_group()

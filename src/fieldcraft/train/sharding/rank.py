@@ -11,101 +11,105 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
-from fieldcraft.algos.losses import Objective
-from fieldcraft.engine.writing import write_model
-from fieldcraft.train.batch import Floats, Sample, Unit
+from fieldcraft.algos.losses import LossFunction
+from fieldcraft.engine.model_files import write_model
+from fieldcraft.train.batch import Float32Array, Sample, SampleUnit
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.learning import Guide, Look
 from fieldcraft.train.memory import release_memory
-from fieldcraft.train.model import load_model, torch_type
-from fieldcraft.train.sharding.checkpoint import Writer
-from fieldcraft.train.sharding.mesh import Mesh, Place
+from fieldcraft.train.model import load_model, to_torch_dtype
+from fieldcraft.train.protocols import ScoresCallback, TeacherReference
+from fieldcraft.train.sharding.checkpoint import ShardCheckpointer
+from fieldcraft.train.sharding.mesh import RankMesh, RankPlacement
 from fieldcraft.train.sharding.policies import CPU, load_policy
-from fieldcraft.train.sharding.shards import Shards
+from fieldcraft.train.sharding.shards import FsdpStrategy
 from fieldcraft.train.sharding.specs import (
-    Answer,
     CriticSpec,
+    InitialAdapterSpec,
     PolicySpec,
-    ReaderSpec,
-    Spec,
-    StartSpec,
+    RankModelSpec,
+    RankResult,
+    ReferenceSpec,
 )
-from fieldcraft.train.sharding.state import Kept, gathered
-from fieldcraft.train.trainer import AdapterStart, Trainer
+from fieldcraft.train.sharding.state import ShardedState, gather_full
+from fieldcraft.train.trainer import InitialAdapter, Trainer
 from fieldcraft.types import UserError
 
-ARRAYS = [field.name for field in fields(Sample) if field.name != "seen"]
+ARRAY_FIELDS = [field.name for field in fields(Sample) if field.name != "teacher_view"]
 
 
 @final
-class Rank:
+class TrainerRank:
     """Models by name, in shards. The methods are called in all ranks at once, in one order."""
 
-    def __init__(self, place: Place) -> None:
-        self.mesh = Mesh(place)
-        self.shards = Shards(self.mesh)
+    def __init__(self, placement: RankPlacement) -> None:
+        self.mesh = RankMesh(placement)
+        self.strategy = FsdpStrategy(self.mesh)
         self.models: dict[str, Any] = {}
-        self.kept: dict[str, Kept] = {}  # what checkpoints hold, of those that are trained
-        self.writer = Writer(self.mesh)
+        self.states: dict[
+            str, ShardedState
+        ] = {}  # what checkpoints hold, of those that are trained
+        self.checkpointer = ShardCheckpointer(self.mesh)
 
-    def make(self, name: str, spec: Spec) -> None:
+    def make(self, name: str, spec: RankModelSpec) -> None:
         """Make a model. Raises UserError for a folder that cannot be read, for settings that cannot
         be had in shards, and for a model that a packed batch computes otherwise than a plain
         forward pass."""
-        with self.mesh.in_turn():  # for a while the whole model is in memory
+        with self.mesh.one_rank_at_a_time():  # for a while the whole model is in memory
             match spec:
                 case PolicySpec():
-                    self.models[name] = self._policy(name, spec)
-                case ReaderSpec():
+                    self.models[name] = self._make_policy(name, spec)
+                case ReferenceSpec():
                     model = load_model(spec.folder, CPU, spec.dtype)
-                    self.models[name] = Trainer(model, spec.optim, 1, spread=self.shards)
-                case StartSpec():
+                    self.models[name] = Trainer(model, spec.optim, 1, strategy=self.strategy)
+                case InitialAdapterSpec():
                     policy = self.models[spec.policy]
-                    self.models[name] = AdapterStart(policy, policy.adapter)
+                    self.models[name] = InitialAdapter(policy, policy.adapter)
                 case CriticSpec():
-                    self.models[name] = self._critic(name, spec)
+                    self.models[name] = self._make_critic(name, spec)
             release_memory()
         if isinstance(made := self.models[name], Trainer):
-            made.compare()
+            made.require_parity()
 
     def step(
         self,
         name: str,
-        units: Sequence[Unit],
+        units: Sequence[SampleUnit],
         done: int,
-        objective: Objective,
+        loss_fn: LossFunction,
         total: float,
         temperature: float,
-        teacher: str | None,
+        teacher_name: str | None,
         top_k: int | None,
-        look: Look,
-    ) -> Answer:
-        """Run a step as `Trainer.step` does; `done` is that of the driver, `teacher` the name of a
-        model here."""
+        on_scores: ScoresCallback,
+    ) -> RankResult:
+        """Run a step as `Trainer.step` does; `done` is that of the driver, `teacher_name` the name
+        of a model here."""
         policy: Trainer = self.models[name]
         policy.done = done
-        guide = None if teacher is None else Guide(self.models[teacher], top_k)
-        return self._answer(
-            units, lambda: policy.step(units, objective, total, temperature, guide, look)
+        teacher = (
+            None if teacher_name is None else TeacherReference(self.models[teacher_name], top_k)
+        )
+        return self._run(
+            units, lambda: policy.step(units, loss_fn, total, temperature, teacher, on_scores)
         )
 
     def fill_logprobs(
-        self, name: str, units: Sequence[Unit], field: str, temperature: float
-    ) -> Answer:
+        self, name: str, units: Sequence[SampleUnit], field: str, temperature: float
+    ) -> RankResult:
         """Fill log-probabilities as `Trainer.fill_logprobs` does."""
-        return self._answer(
-            units, lambda: self.models[name].fill_logprobs(units, field, temperature)
-        )
+        return self._run(units, lambda: self.models[name].fill_logprobs(units, field, temperature))
 
-    def step_critic(self, name: str, units: Sequence[Unit], done: int, total: float) -> Answer:
+    def step_critic(
+        self, name: str, units: Sequence[SampleUnit], done: int, total: float
+    ) -> RankResult:
         """Run a step as `Critic.step` does."""
         critic: Critic = self.models[name]
         critic.done = done
-        return self._answer(units, lambda: critic.step(units, total))
+        return self._run(units, lambda: critic.step(units, total))
 
-    def fill_values(self, name: str, units: Sequence[Unit]) -> Answer:
+    def fill_values(self, name: str, units: Sequence[SampleUnit]) -> RankResult:
         """Fill values as `Critic.fill_values` does."""
-        return self._answer(units, lambda: self.models[name].fill_values(units))
+        return self._run(units, lambda: self.models[name].fill_values(units))
 
     def drop_gradients(self, name: str) -> None:
         """Free gradients as `Trainer.drop_gradients` does."""
@@ -115,13 +119,13 @@ class Rank:
         """Write the model as transformers loads it, or its adapter as PEFT does, by rank 0, in
         whose memory it is whole."""
         policy: Trainer = self.models[name]
-        kept, first = self.kept[name], self.mesh.rank == 0
+        state, first = self.states[name], self.mesh.rank == 0
         if policy.adapter is None:
-            state = gathered(kept.weights, first)
+            weights = gather_full(state.weights, first)
             if first:
-                write_model(folder, policy.model, state)
+                write_model(folder, policy.model, weights)
         else:
-            adapter = gathered(kept.trained, first)
+            adapter = gather_full(state.trained_weights, first)
             if first:
                 policy.adapter.save(folder, adapter)
 
@@ -129,72 +133,75 @@ class Rank:
         """Begin to write a checkpoint of all that is trained into the folder `draft`, which is
         there; when it is complete it is renamed to `target`. Returns when it is copied: training
         may go on then. To be called when the one before it is settled."""
-        self.writer.save(self.kept, draft, target)
+        self.checkpointer.save(self.states, draft, target)
 
-    def settle(self) -> None:
+    def wait_for_saves(self) -> None:
         """Wait until the last checkpoint is complete. Raises UserError if it cannot be written."""
-        self.writer.settle()
+        self.checkpointer.wait_for_saves()
 
     def load(self, folder: Path) -> None:
         """Take over a checkpoint, of however many ranks, when the last one is settled. Raises
         UserError if it is damaged, or of other models."""
-        self.writer.load(self.kept, folder)
-        self.shards.forget()
+        self.checkpointer.load(self.states, folder)
+        self.strategy.invalidate()
 
     def close(self) -> None:
-        """Let the others go, when the last checkpoint is complete. Raises UserError as `settle`."""
+        """Let the others go, when the last checkpoint is complete. Raises UserError as
+        `wait_for_saves`."""
         try:
-            self.writer.settle()
+            self.checkpointer.wait_for_saves()
         finally:
-            self.writer.close()
+            self.checkpointer.close()
             self.mesh.close()
 
-    def _policy(self, name: str, spec: PolicySpec) -> Trainer:
-        _refuse_other_moments(spec.optim.moments)
+    def _make_policy(self, name: str, spec: PolicySpec) -> Trainer:
+        _require_float32_moments(spec.optim.moments)
         model, adapter = load_policy(spec.folder, spec.dtype, spec.lora, spec.seed, spec.adapter)
         dtype = None
         if adapter is None:
-            dtype = torch_type(spec.dtype)
+            dtype = to_torch_dtype(spec.dtype)
         else:
-            adapter.keep_start()  # as long as it is whole
-        policy = Trainer(model, spec.optim, spec.steps, adapter, dtype, self.shards)
-        self.kept[name] = Kept.of(policy, model)
+            adapter.save_initial()  # as long as it is whole
+        policy = Trainer(model, spec.optim, spec.steps, adapter, dtype, self.strategy)
+        self.states[name] = ShardedState.collect(policy, model)
         return policy
 
-    def _critic(self, name: str, spec: CriticSpec) -> Critic:
-        _refuse_other_moments((spec.settings.optim or spec.optim).moments)
-        own = spec.settings.backbone == "own"
-        model = load_model(spec.folder, CPU) if own else self.models[spec.policy].model
-        dtype = torch_type(spec.dtype)
-        critic = Critic(model, spec.settings, spec.optim, spec.steps, dtype, self.shards)
-        self.kept[name] = Kept.of(critic, critic.head, *([model] if own else []))
+    def _make_critic(self, name: str, spec: CriticSpec) -> Critic:
+        _require_float32_moments((spec.settings.optim or spec.optim).moments)
+        is_separate = spec.settings.backbone == "own"
+        model = load_model(spec.folder, CPU) if is_separate else self.models[spec.policy].model
+        dtype = to_torch_dtype(spec.dtype)
+        critic = Critic(model, spec.settings, spec.optim, spec.steps, dtype, self.strategy)
+        self.states[name] = ShardedState.collect(
+            critic, critic.head, *([model] if is_separate else [])
+        )
         return critic
 
-    def _answer(
-        self, units: Sequence[Unit], act: Callable[[], Mapping[str, float] | None]
-    ) -> Answer:
+    def _run(
+        self, units: Sequence[SampleUnit], call: Callable[[], Mapping[str, float] | None]
+    ) -> RankResult:
         """Return the answer of a call. The first rank of a micro-batch gives what all of its ranks
         know."""
         samples = [sample for unit in units for sample in unit]
-        before = [_arrays(sample) for sample in samples]
-        row = act() or {}
-        if self.mesh.part:
-            return Answer({}, [])
-        return Answer(row, list(map(_written, before, samples)))
+        before = [_get_arrays(sample) for sample in samples]
+        row = call() or {}
+        if self.mesh.context_rank:
+            return RankResult({}, [])
+        return RankResult(row, list(map(_find_changes, before, samples)))
 
 
-def _arrays(sample: Sample) -> dict[str, Floats]:
-    return {name: getattr(sample, name) for name in ARRAYS}
+def _get_arrays(sample: Sample) -> dict[str, Float32Array]:
+    return {name: getattr(sample, name) for name in ARRAY_FIELDS}
 
 
-def _written(before: Mapping[str, Floats], sample: Sample) -> dict[str, Floats]:
+def _find_changes(before: Mapping[str, Float32Array], sample: Sample) -> dict[str, Float32Array]:
     """Return the fields of a sample that have changed."""
-    return {name: now for name, now in _arrays(sample).items() if now is not before[name]}
+    return {name: value for name, value in _get_arrays(sample).items() if value is not before[name]}
 
 
-def _refuse_other_moments(moments: str) -> None:
+def _require_float32_moments(moments: str) -> None:
     if moments != "float32":
         raise UserError(
-            f"moments: {moments} cannot be spread over ranks, each of which holds a part of the"
-            " moments anyway: remove it."
+            f"moments: {moments} is not supported with several ranks, which shard the optimizer"
+            " state anyway: remove it."
         )

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldcraft.config.rl import Critic
-from fieldcraft.config.sections import Dtype, Lora, Optim
-from fieldcraft.train.batch import Floats
+from fieldcraft.config.rl import CriticConfig
+from fieldcraft.config.sections import Dtype, LoraConfig, Optim
+from fieldcraft.train.batch import Float32Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,13 @@ class PolicySpec:
     optim: Optim
     steps: int
     dtype: Dtype = "float32"
-    lora: Lora | None = None
+    lora: LoraConfig | None = None
     seed: int = 0
     adapter: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderSpec:
+class ReferenceSpec:
     """A model that is only read, in `dtype`. Of `optim` only `micro_tokens` is used."""
 
     folder: Path
@@ -35,7 +35,7 @@ class ReaderSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSpec:
+class InitialAdapterSpec:
     """The adapter of a policy as it began."""
 
     policy: str
@@ -46,7 +46,7 @@ class CriticSpec:
     """A critic on the model of a policy, or, where the settings ask for one of its own, on the
     model of a folder."""
 
-    settings: Critic
+    settings: CriticConfig
     optim: Optim
     steps: int
     policy: str
@@ -54,13 +54,13 @@ class CriticSpec:
     dtype: Dtype = "float32"
 
 
-Spec = PolicySpec | ReaderSpec | StartSpec | CriticSpec
+RankModelSpec = PolicySpec | ReferenceSpec | InitialAdapterSpec | CriticSpec
 
 
 @dataclass(frozen=True)
-class Answer:
+class RankResult:
     """The metrics of a rank's share of a step, and what was written into its samples: of each one,
     in their order, the fields that have changed."""
 
-    row: Mapping[str, float]
-    written: Sequence[Mapping[str, Floats]]
+    metrics: Mapping[str, float]
+    changes: Sequence[Mapping[str, Float32Array]]

@@ -5,45 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from fieldcraft.algos.losses import Contrastive
-from fieldcraft.config.stages import Pairs
-from fieldcraft.records.chains import context
-from fieldcraft.train.batch import Sample, Unit, to_samples
-from fieldcraft.train.learning import Learning
-from fieldcraft.train.stages.base import Data, Material, Pair
-from fieldcraft.train.stages.supervised import SupervisedStage, length_problems
+from fieldcraft.algos.losses import ContrastiveLoss
+from fieldcraft.config.stages import Contrastive
+from fieldcraft.records.chains import get_context_ids
+from fieldcraft.train.batch import Sample, SampleUnit, to_samples
+from fieldcraft.train.protocols import TrainablePolicy
+from fieldcraft.train.stages.base import PreferencePair, StageData, StageInputs
+from fieldcraft.train.stages.supervised import SupervisedStage, check_lengths
 from fieldcraft.types import Author, Trajectory
 
 
 class ContrastiveStage(SupervisedStage):
-    Settings = Pairs
+    Settings = Contrastive
 
     @classmethod
-    async def open(cls, settings: Pairs, material: Material) -> Self:
-        pairs = material.pairs(settings.data, settings.examples)
-        trainer = material.trainer(settings.optim, settings.steps_over(len(pairs)))
-        return cls.over(trainer, pairs, settings.alpha, settings.batch, material.seed)
+    async def create(cls, settings: Contrastive, inputs: StageInputs) -> Self:
+        pairs = inputs.load_pairs(settings.data, settings.examples)
+        trainer = inputs.make_trainer(settings.optim, settings.count_steps(len(pairs)))
+        return cls.from_pairs(trainer, pairs, settings.alpha, settings.batch, inputs.seed)
 
     @classmethod
-    def over(
-        cls, trainer: Learning, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
+    def from_pairs(
+        cls,
+        trainer: TrainablePolicy,
+        pairs: Sequence[PreferencePair],
+        alpha: float,
+        batch_size: int,
+        seed: int,
     ) -> Self:
         """Make a stage over pairs whose last segments differ."""
-        units = [(_last_segment(chosen), _last_segment(rejected)) for chosen, rejected in pairs]
-        return cls(trainer, units, Contrastive(alpha=alpha), batch, seed)
+        units = [
+            (_make_last_segment_sample(chosen), _make_last_segment_sample(rejected))
+            for chosen, rejected in pairs
+        ]
+        return cls(trainer, units, ContrastiveLoss(alpha=alpha), batch_size, seed)
 
-    def divisor(self, chosen: Sequence[Unit]) -> float:
-        return len(chosen)
+    def compute_divisor(self, units: Sequence[SampleUnit]) -> float:
+        return len(units)
 
     @classmethod
-    def problems(cls, settings: Pairs, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        pairs = data.pairs(settings.data, settings.examples)
-        yield from length_problems(name, [t for pair in pairs for t in pair], data, notes)
+    def check(
+        cls, settings: Contrastive, name: str, data: StageData, notes: list[str]
+    ) -> Iterator[str]:
+        pairs = data.load_pairs(settings.data, settings.examples)
+        yield from check_lengths(name, [t for pair in pairs for t in pair], data, notes)
 
 
-def _last_segment(trajectory: Trajectory) -> Sample:
+def _make_last_segment_sample(trajectory: Trajectory) -> Sample:
     """Return a sample in which only the step itself is compared; the shared prefix carries no
     weight."""
     sample = to_samples(trajectory, {Author.POLICY})[-1]
-    sample.weight[: len(context(trajectory)) - len(trajectory.segments[-1].ids)] = 0.0
+    sample.weight[: len(get_context_ids(trajectory)) - len(trajectory.segments[-1].ids)] = 0.0
     return sample

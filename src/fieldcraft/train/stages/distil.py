@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from fieldcraft.config.distil import Distil
-from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.train.distiller import Distiller
+from fieldcraft.engine.attention import require_plain_attention
+from fieldcraft.train.distiller import DistillationLearner
 from fieldcraft.train.learner import PolicyLearner
-from fieldcraft.train.learning import Learning, Reference
-from fieldcraft.train.model import empty_model, require_tokenizer
-from fieldcraft.train.stages.base import Data, Material, Row
-from fieldcraft.train.stages.rl import RlStage, model_at_start
-from fieldcraft.train.teacher import Teacher, shown_prompt, shown_question
-from fieldcraft.train.twin import refuse_unlike_plain
+from fieldcraft.train.model import make_empty_model, require_tokenizer
+from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy
+from fieldcraft.train.stages.base import StageData, StageInputs, StepMetrics
+from fieldcraft.train.stages.rl import RlStage, make_initial_reference
+from fieldcraft.train.teacher import TeacherScorer, make_privileged_prompt, make_privileged_question
+from fieldcraft.train.twin import require_twin_parity
 
 
 class DistilStage(RlStage):
@@ -28,53 +28,62 @@ class DistilStage(RlStage):
     Settings = Distil
 
     @classmethod
-    def learner_type(
-        cls, settings: Distil, material: Material, trainer: Learning, reference: Reference | None
+    def make_learner_factory(
+        cls,
+        settings: Distil,
+        inputs: StageInputs,
+        trainer: TrainablePolicy,
+        reference: ReferenceModel | None,
     ) -> Callable[..., PolicyLearner]:
-        shown, prompt = settings.teacher.shown, None
-        if shown is not None:
-            prompt = shown_prompt(shown_question(shown, material.plan), material.environment())
-        model = _teacher_model(settings, material, trainer, reference)
-        return partial(Distiller, teacher=Teacher(model=model, prompt=prompt))
+        privileged, prompt = settings.teacher.shown, None
+        if privileged is not None:
+            prompt = make_privileged_prompt(
+                make_privileged_question(privileged, inputs.render_plan), inputs.make_environment()
+            )
+        model = _make_teacher_model(settings, inputs, trainer, reference)
+        return partial(DistillationLearner, teacher=TeacherScorer(model=model, make_prompt=prompt))
 
-    def notice(self, rows: Sequence[Row]) -> str | None:
+    def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
         """Return nothing to tell: rollouts of equal reward teach, too, because the teacher scores
         them."""
         return None
 
     @classmethod
-    def problems(cls, settings: Distil, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+    def check(cls, settings: Distil, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
         """Yield a problem for a teacher that cannot score the student's tokens, or has nothing to
         be shown."""
         if settings.reward_weight:
-            yield from super().problems(settings, name, data, notes)
-        folder, shown = settings.teacher.checkpoint, settings.teacher.shown
+            yield from super().check(settings, name, data, notes)
+        folder, privileged = settings.teacher.checkpoint, settings.teacher.shown
         if folder is not None:
-            teacher = empty_model(folder)
-            refuse_special_attention(teacher)
-            refuse_unlike_plain(teacher.config)
+            teacher = make_empty_model(folder)
+            require_plain_attention(teacher)
+            require_twin_parity(teacher.config)
             require_tokenizer(folder, data.dialect.tokenizer)
             notes.append(f"{folder} has the model's tokenizer")
-        if shown is not None:
-            if any(p.limits.fold for p in settings.periods(data.recipe.budget)):
+        if privileged is not None:
+            if any(p.budget.fold for p in settings.budget_periods(data.recipe.budget)):
                 yield (
-                    f"stage '{name}' shows its teacher the {shown} in the first prompt, which the"
-                    " later chains of a folded rollout do not have: remove teacher.shown, or"
+                    f"stage '{name}' gives its teacher the {privileged} in the first prompt, which"
+                    " later chains of a folded rollout lack: remove teacher.shown, or"
                     " budget.fold."
                 )
-            question = shown_question(shown, data.plan)
-            asked = [question(task) for task in data.training_questions()]
-            notes.append(f"the {shown} of {len(asked)} questions can be shown")
+            question = make_privileged_question(privileged, data.render_plan)
+            questions = [question(task) for task in data.load_training_tasks()]
+            notes.append(f"the {privileged} is available for {len(questions)} questions")
 
 
-def _teacher_model(
-    settings: Distil, material: Material, trainer: Learning, reference: Reference | None
-) -> Reference:
+def _make_teacher_model(
+    settings: Distil,
+    inputs: StageInputs,
+    trainer: TrainablePolicy,
+    reference: ReferenceModel | None,
+) -> ReferenceModel:
     """Return the teacher's model. The reference of a KL is the model as the stage begins, too, so
     it serves for both."""
     teacher = settings.teacher
-    if teacher.is_self:
-        return reference or model_at_start(settings, material, trainer)
+    if teacher.is_self_distillation:
+        return reference or make_initial_reference(settings, inputs, trainer)
     if teacher.checkpoint is not None:
-        return material.checkpoint(teacher.checkpoint, settings.optim)
-    return material.reader(teacher.stage, settings.optim)
+        return inputs.load_external_model(teacher.checkpoint, settings.optim)
+    return inputs.make_reference(teacher.stage, settings.optim)

@@ -8,36 +8,56 @@ from functools import partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
-from fieldcraft.config.names import AUTO, CORRECT, short
+from fieldcraft.config.names import AUTO_VERDICT, VERDICT_REWARD_KEY, get_display_name
 from fieldcraft.config.rl import Rl
-from fieldcraft.endpoints.opening import open_endpoint
-from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
-from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
-from fieldcraft.rewards.grading import grader_of
-from fieldcraft.rollout.health import ToolWatch, check_rollouts
-from fieldcraft.rollout.simulators import ChatSimulator
-from fieldcraft.train.drift import drift
-from fieldcraft.train.learner import Learned, PolicyLearner, Told
-from fieldcraft.train.learning import Learning, Reference, Valuing
-from fieldcraft.train.rollout_metrics import failures, rollout_metrics, silence
-from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
-from fieldcraft.train.stages.base import Data, Material, Row, StageType
-from fieldcraft.train.stream import Stream
-from fieldcraft.train.tool_free import tool_free_metrics
-from fieldcraft.train.watch import Watch
-from fieldcraft.types import VERDICT, Task, Trajectory, UserError
+from fieldcraft.endpoints.connect import open_chat_client
+from fieldcraft.records.timeline import TIMELINE_FILE, StepTimes, append_step_times
+from fieldcraft.records.training_rollouts import (
+    ROLLOUTS_FOLDER,
+    TrainingRollout,
+    is_recorded_step,
+    write_training_rollouts,
+)
+from fieldcraft.rewards.grading import resolve_grader
+from fieldcraft.rollout.monitors import ToolFailureMonitor, require_usable_rollouts
+from fieldcraft.rollout.simulators import EndpointSimulator
+from fieldcraft.train.async_sampler import AsyncRolloutSampler
+from fieldcraft.train.collapse_detector import CollapseDetector
+from fieldcraft.train.drift import describe_drift
+from fieldcraft.train.learner import LearnResult, PolicyLearner, TokenStats
+from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
+from fieldcraft.train.rollout_metrics import (
+    compute_rollout_metrics,
+    describe_failures,
+    describe_no_signal,
+)
+from fieldcraft.train.sampler import (
+    RemoteEngine,
+    RolloutGroup,
+    RolloutSampler,
+    has_equal_rewards,
+    is_simulated_step,
+)
+from fieldcraft.train.stages.base import StageData, StageInputs, StepMetrics, TrainingStage
+from fieldcraft.train.tool_free import compute_tool_free_metrics
+from fieldcraft.types import DEFAULT_VERDICT_REWARD, Task, Trajectory, UserError
 
-FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that follow the verdict
+VERDICT_BASED_REWARDS = (
+    "otc-grpo",
+    "otc-ppo",
+    "answer_format",
+    "plus_minus",
+)  # rewards that follow the verdict
 
 
-class RlStage(StageType):
-    """A stage of one policy that is sampled and trained, in turns or, by a `Stream`, at the same
-    time.
+class RlStage(TrainingStage):
+    """A stage of one policy that is sampled and trained, in turns or, by an `AsyncRolloutSampler`,
+    at the same time.
 
-    `learner` makes the learner. `fidelity` measures the rollouts of a simulated step. `keep` is
-    given a group of a few steps, and `note` the times of every step, to be looked at later.
-    Raises UserError where the settings need a reference, a critic, a simulator or a reward that is
-    not there.
+    `make_learner` makes the learner. `measure_fidelity` measures the rollouts of a simulated step.
+    `record_rollouts` is given a group of a few steps, and `record_times` the times of every step,
+    to be looked at later. Raises UserError where the settings need a reference, a critic, a
+    simulator or a reward that is not there.
     """
 
     Settings: ClassVar[type[Rl]] = Rl
@@ -45,70 +65,81 @@ class RlStage(StageType):
     def __init__(
         self,
         *,
-        sampler: Sampler,
-        trainer: Learning,
-        reference: Reference | None = None,
-        critic: Valuing | None = None,
-        learner: Callable[..., PolicyLearner] = PolicyLearner,
-        fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
-        keep: Callable[[Sequence[Kept]], None] = lambda _: None,
-        note: Callable[[StepTimes], None] = lambda _: None,
+        sampler: RolloutSampler,
+        trainer: TrainablePolicy,
+        reference: ReferenceModel | None = None,
+        critic: ValueModel | None = None,
+        make_learner: Callable[..., PolicyLearner] = PolicyLearner,
+        measure_fidelity: Callable[[Sequence[Trajectory]], StepMetrics] = lambda _: {},
+        record_rollouts: Callable[[Sequence[TrainingRollout]], None] = lambda _: None,
+        record_times: Callable[[StepTimes], None] = lambda _: None,
     ) -> None:
         s = sampler.settings
         if (s.baseline == "critic") != (critic is not None):
-            raise UserError("a critic belongs to baseline: critic, and only there: give both.")
+            raise UserError(
+                "a critic and baseline: critic require each other: set both or neither."
+            )
         if s.kl_coef and reference is None:
             raise UserError("kl_coef needs a reference: give the model that the KL is taken to.")
-        lacks = {"frozen": sampler.frozen is None, "endpoint": sampler.remote is None}
-        if lacks.get(s.simulator):
-            raise UserError(f"simulator: {s.simulator} needs its model: give frozen or remote.")
-        correct = sampler.rubric.correct
-        if s.keep_groups == "mixed-accuracy" and correct not in sampler.rubric.names:
+        missing = {
+            "frozen": sampler.frozen_engine is None,
+            "endpoint": sampler.remote_simulator is None,
+        }
+        if missing.get(s.simulator):
             raise UserError(
-                f"keep_groups: mixed-accuracy looks at the reward '{correct}': put it into the"
-                " rubric, with weight 0 if it is only to be looked at."
+                f"simulator: {s.simulator} needs its model: give frozen_engine or remote_simulator."
+            )
+        verdict_name = sampler.rubric.verdict_name
+        if s.keep_groups == "mixed-accuracy" and verdict_name not in sampler.rubric.names:
+            raise UserError(
+                f"keep_groups: mixed-accuracy uses the reward '{verdict_name}': add it to the"
+                " rubric, with weight 0 if it should only be recorded."
             )
         self.settings = s
         self.sampler = sampler
         self.engine = sampler.engine
         self.trainer = trainer
-        self.fidelity = fidelity
-        self.keep = keep
-        self.note = note
-        auto = correct == AUTO
-        self.watch = make_watch(s, set(map(grader_of, sampler.tasks)) if auto else {correct})
-        self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
-        self.learner = learner(
+        self.measure_fidelity = measure_fidelity
+        self.record_rollouts = record_rollouts
+        self.record_times = record_times
+        is_auto = verdict_name == AUTO_VERDICT
+        self.collapse_detector = make_collapse_detector(
+            s, set(map(resolve_grader, sampler.tasks)) if is_auto else {verdict_name}
+        )
+        self.tool_monitor = ToolFailureMonitor(
+            s.max_tool_failures, include_simulated=sampler.remote_simulator is not None
+        )
+        self.learner = make_learner(
             settings=s,
             trainer=trainer,
             reference=reference,
             critic=critic,
-            total_tokens=sampler.limits_at(0).total_tokens,
+            total_tokens=sampler.budget_at(0).total_tokens,
             seed=sampler.seed,
         )
 
     @classmethod
-    async def open(cls, settings: Rl, material: Material) -> Self:
-        trainer = material.trainer(settings.optim, settings.steps)
-        critic = material.critic(settings, trainer) if settings.baseline == "critic" else None
-        reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
-        kind: Callable[..., Sampler] = Sampler
+    async def create(cls, settings: Rl, inputs: StageInputs) -> Self:
+        trainer = inputs.make_trainer(settings.optim, settings.steps)
+        critic = inputs.make_critic(settings, trainer) if settings.baseline == "critic" else None
+        reference = make_initial_reference(settings, inputs, trainer) if settings.kl_coef else None
+        sampler_type: Callable[..., RolloutSampler] = RolloutSampler
         if settings.asynchronous.max_staleness:
-            kind = partial(Stream, threads=material.threads_beside_sampling)
-        sampler = kind(
+            sampler_type = partial(AsyncRolloutSampler, threads=inputs.threads_while_sampling)
+        sampler = sampler_type(
             settings=settings,
-            tasks=questions_of(settings, material.training_questions()),
-            env=material.environment(),
-            engine=material.engine(trainer),
-            rubric=material.rubric(settings),
-            seed=material.seed,
-            frozen=material.frozen_engine(settings.simulator_stage)
+            tasks=select_tasks(settings, inputs.load_training_tasks()),
+            env=inputs.make_environment(),
+            engine=inputs.make_engine(trainer),
+            rubric=inputs.make_rubric(settings),
+            seed=inputs.seed,
+            frozen_engine=inputs.make_frozen_engine(settings.simulator_stage)
             if settings.simulator == "frozen"
             else None,
-            remote=await _remote(settings, material),
-            play=material.play,
-            name=material.name,
-            emit=material.emit,
+            remote_simulator=await _open_remote_simulator(settings, inputs),
+            runner=inputs.runner,
+            name=inputs.name,
+            emit=inputs.emit,
         )
         await sampler.open()
         return cls(
@@ -116,78 +147,83 @@ class RlStage(StageType):
             trainer=trainer,
             reference=reference,
             critic=critic,
-            learner=cls.learner_type(settings, material, trainer, reference),
-            fidelity=material.fidelity,
-            keep=partial(write_rollouts, material.folder / ROLLOUTS),
-            note=partial(append_times, material.folder / TIMELINE),
+            make_learner=cls.make_learner_factory(settings, inputs, trainer, reference),
+            measure_fidelity=inputs.measure_fidelity,
+            record_rollouts=partial(write_training_rollouts, inputs.folder / ROLLOUTS_FOLDER),
+            record_times=partial(append_step_times, inputs.folder / TIMELINE_FILE),
         )
 
     @classmethod
-    def learner_type(
-        cls, settings: Any, material: Material, trainer: Learning, reference: Reference | None
+    def make_learner_factory(
+        cls,
+        settings: Any,
+        inputs: StageInputs,
+        trainer: TrainablePolicy,
+        reference: ReferenceModel | None,
     ) -> Callable[..., PolicyLearner]:
         """Return a factory that makes the learner of the fields of a `PolicyLearner`."""
         return PolicyLearner
 
-    async def step(self, number: int) -> Row:
+    async def step(self, number: int) -> StepMetrics:
         """Sample groups, score them, and train on what their members differ in."""
         s = self.settings
         timeline = self.sampler.timeline
-        with timeline.phase("wait"):
+        with timeline.track_trainer_phase("wait"):
             sampled = await self.sampler.sample(number)
-        flat = sampled.trajectories
-        check_rollouts(flat, number)
-        self.tools.check(flat, number)
-        row = rollout_metrics([t for t in flat if not t.tool_free] or flat)
-        row |= tool_free_metrics(flat)
+        trajectories = sampled.trajectories
+        require_usable_rollouts(trajectories, number)
+        self.tool_monitor.add_step(trajectories, number)
+        row = compute_rollout_metrics([t for t in trajectories if not t.tool_free] or trajectories)
+        row |= compute_tool_free_metrics(trajectories)
         row |= {
-            "tokens": sum(len(t.ids) for t in flat),
-            "equal_groups": sum(map(equal, sampled.groups)) / max(len(sampled.groups), 1),
+            "tokens": sum(len(t.ids) for t in trajectories),
+            "equal_groups": sum(map(has_equal_rewards, sampled.groups))
+            / max(len(sampled.groups), 1),
             "groups_kept": len(sampled.groups),
-            "batches": sampled.batches,
+            "batches": sampled.num_batches,
         }
-        if simulates(s, number):
-            row |= self.fidelity(flat)
-        with timeline.phase("train"):
+        if is_simulated_step(s, number):
+            row |= self.measure_fidelity(trajectories)
+        with timeline.track_trainer_phase("train"):
             learned = await self.sampler.train(
-                partial(self._learner(number).learn, sampled.groups, number)
+                partial(self._learner_at(number).learn, sampled.groups, number)
             )
-        row |= sampled.row | learned.row
-        self._stop_at_gap(row)
-        if sampled.groups and is_kept(number, s.steps):
-            self.keep(_telling(sampled.groups, learned, number))
-        with timeline.phase("publish"):
+        row |= sampled.metrics | learned.metrics
+        self._raise_if_mismatched(row)
+        if sampled.groups and is_recorded_step(number, s.steps):
+            self.record_rollouts(_pick_informative_group(sampled.groups, learned, number))
+        with timeline.track_trainer_phase("publish"):
             await self.sampler.publish(number + 1)
         engine: object = self.engine
-        if isinstance(engine, Travelling):
-            row |= engine.published
-        self.note(timeline.cut(number))
+        if isinstance(engine, RemoteEngine):
+            row |= engine.last_update_metrics
+        self.record_times(timeline.flush_step(number))
         return row
 
-    def _learner(self, number: int) -> PolicyLearner:
+    def _learner_at(self, number: int) -> PolicyLearner:
         """Return the learner of step `number`, which knows its budget."""
         if not self.settings.budget:
             return self.learner
-        total = self.sampler.limits_at(number).total_tokens
+        total = self.sampler.budget_at(number).total_tokens
         return replace(self.learner, total_tokens=total)
 
-    def _stop_at_gap(self, row: Row) -> None:
+    def _raise_if_mismatched(self, row: StepMetrics) -> None:
         """Raise UserError where the sampler was another policy than the one that was trained."""
-        gap, most = row.get("sampler_gap", 0.0), self.settings.max_sampler_gap
-        if gap > most:
+        gap, max_gap = row.get("sampler_gap", 0.0), self.settings.max_sampler_gap
+        if gap > max_gap:
             raise UserError(
-                f"in stage '{self.sampler.name}' sampler and trainer disagree: a token's"
-                f" log-probabilities differ by {gap:.3f} in the mean, and max_sampler_gap is"
-                f" {most:g}. The engine may have other weights; otherwise set dtype: float32, or"
-                " raise max_sampler_gap."
+                f"in stage '{self.sampler.name}' sampler and trainer disagree: the log-probability"
+                f" of a token differs by {gap:.3f} on average, and max_sampler_gap is {max_gap:g}."
+                " The engine may have other weights; otherwise set dtype: float32, or raise"
+                " max_sampler_gap."
             )
 
     async def close(self) -> None:
         await self.sampler.close()
-        if isinstance(self.sampler.remote, ChatSimulator):
-            await self.sampler.remote.endpoint.close()
+        if isinstance(self.sampler.remote_simulator, EndpointSimulator):
+            await self.sampler.remote_simulator.endpoint.close()
 
-    def idle(self, row: Row) -> str | None:
+    def explain_idle(self, row: StepMetrics) -> str | None:
         """Return the reason why a step had nothing to train. Rollouts of equal reward are no such
         reason: they may differ in the next step."""
         if "loss" in row:
@@ -204,102 +240,114 @@ class RlStage(StageType):
             )
         return None
 
-    def notice(self, rows: Sequence[Row]) -> str | None:
+    def make_log_message(self, rows: Sequence[StepMetrics]) -> str | None:
         """Return a message that rollouts ended in an exception, that the policy has moved far from
         the sampler, or that rollouts have not differed for a while, where only differences are
         learnt from."""
         s, name = self.settings, self.sampler.name
-        said = [failures(rows, s.steps, name), drift(rows, s, name)]
+        messages = [describe_failures(rows, s.steps, name), describe_drift(rows, s, name)]
         if s.baseline in ("group", "others"):
-            said.append(silence(rows, s.steps, name))
-        return " ".join(filter(None, said)) or None
+            messages.append(describe_no_signal(rows, s.steps, name))
+        return " ".join(filter(None, messages)) or None
 
-    def state_dict(self) -> Row:
+    def state_dict(self) -> StepMetrics:
         critic = self.learner.critic
         return {
             "rubric": self.sampler.rubric.state_dict(),
             "critic": critic.state_dict() if critic else {},
-            "tools": self.tools.state_dict(),
+            "tools": self.tool_monitor.state_dict(),
             "sampler": self.sampler.state_dict(),
         }
 
-    def load_state_dict(self, state: Row) -> None:
+    def load_state_dict(self, state: StepMetrics) -> None:
         self.sampler.rubric.load_state_dict(state["rubric"])
-        self.tools.load_state_dict(state["tools"])
+        self.tool_monitor.load_state_dict(state["tools"])
         self.sampler.load_state_dict(state["sampler"])
         if self.learner.critic:
             self.learner.critic.load_state_dict(state["critic"])
 
     @classmethod
-    def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+    def check(cls, settings: Any, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
         """Yield the problems that would leave it without a signal."""
         if settings.group < 2 and settings.baseline in ("group", "others"):
             yield (
                 f"stage '{name}' has group={settings.group}: an advantage compares rollouts of one"
                 " question, so it would always be 0; set group to 2 or more."
             )
-        if not any(settings.weights.values()):
+        if not any(settings.reward_weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
         if not settings.where and settings.cot_questions == "all":
             return
-        asked = questions_of(settings, data.training_questions())
-        if not asked:
+        tasks = select_tasks(settings, data.load_training_tasks())
+        if not tasks:
             yield (
                 f"stage '{name}' has where: {settings.where}, and no training question has this"
                 " metadata: correct or remove where."
             )
-        elif settings.cot_questions == "known" and not any(task.is_known for task in asked):
+        elif settings.cot_questions == "known" and not any(task.is_known for task in tasks):
             yield (
                 f"stage '{name}' has cot_questions: known, and no training question is known: give"
                 " the questions metadata.known or closed_book, or set cot_questions: all."
             )
 
 
-def questions_of(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
+def select_tasks(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
     """Return the questions that a stage asks: those with the metadata of `where`."""
     return [task for task in tasks if settings.where.items() <= task.meta.items()]
 
 
-def model_at_start(settings: Rl, material: Material, trainer: Learning) -> Reference:
+def make_initial_reference(
+    settings: Rl, inputs: StageInputs, trainer: TrainablePolicy
+) -> ReferenceModel:
     """Return the model as the stage begins, to be read while another one is trained."""
-    return trainer.at_start() or material.reader(None, settings.optim)
+    return trainer.snapshot_reference() or inputs.make_reference(None, settings.optim)
 
 
-def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kept]:
+def _pick_informative_group(
+    groups: Sequence[RolloutGroup], learned: LearnResult, number: int
+) -> list[TrainingRollout]:
     """Return the rollouts of the first group whose rewards differ, or of the first one."""
-    place = next((place for place, group in enumerate(groups) if not equal(group)), 0)
+    index = next((index for index, group in enumerate(groups) if not has_equal_rewards(group)), 0)
     return [
-        _kept(number, trajectory, told)
-        for trajectory, told in zip(groups[place], learned.tokens[place], strict=True)
+        _to_training_rollout(number, trajectory, stats)
+        for trajectory, stats in zip(groups[index], learned.tokens[index], strict=True)
     ]
 
 
-def _kept(number: int, trajectory: Trajectory, told: Told | None) -> Kept:
-    if told is None:
-        return Kept(number, None, trajectory)
-    found = (told.advantages, told.entropies, told.ratios)
-    advantages, entropies, ratios = (None if v is None else v.tolist() for v in found)
-    return Kept(number, advantages, trajectory, entropies, ratios)
+def _to_training_rollout(
+    number: int, trajectory: Trajectory, stats: TokenStats | None
+) -> TrainingRollout:
+    if stats is None:
+        return TrainingRollout(number, None, trajectory)
+    arrays = (stats.advantages, stats.entropies, stats.ratios)
+    advantages, entropies, ratios = (None if v is None else v.tolist() for v in arrays)
+    return TrainingRollout(number, advantages, trajectory, entropies, ratios)
 
 
-async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
+async def _open_remote_simulator(settings: Rl, inputs: StageInputs) -> EndpointSimulator | None:
     """Open the simulator of an endpoint. A run that is resumed gets the same replies again, and
     pays for none twice."""
     if settings.endpoint is None:
         return None
-    endpoint = await open_endpoint(settings.endpoint, material.folder / "simulator.sqlite")
-    recipe = material.recipe
+    endpoint = await open_chat_client(settings.endpoint, inputs.folder / "simulator.sqlite")
+    recipe = inputs.recipe
     assert settings.simulation_temperatures is not None, "an endpoint simulates"
     _, temperature = settings.simulation_temperatures
-    return ChatSimulator(endpoint, recipe.search.topk, temperature, material.seed)
+    return EndpointSimulator(endpoint, recipe.search.topk, temperature, inputs.seed)
 
 
-def make_watch(stage: Rl, verdicts: Collection[str] = (VERDICT,)) -> Watch | None:
-    """Make the watch for a collapse of a stage. The verdict is watched where it is rewarded; where
+def make_collapse_detector(
+    stage: Rl, verdicts: Collection[str] = (DEFAULT_VERDICT_REWARD,)
+) -> CollapseDetector | None:
+    """Make the collapse detector of a stage. The verdict is watched where it is rewarded; where
     something else is, it may fall for good reasons, and the reward is watched. `verdicts` are the
     rewards that grade the questions of the stage."""
     if stage.collapse_share is None:
         return None
-    rewarded = not {short(name) for name in stage.rewards}.isdisjoint({CORRECT, *verdicts, *FOLLOW})
-    score = VERDICT if rewarded else "reward_mean"
-    return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)
+    rewards_verdict = not {get_display_name(name) for name in stage.rewards}.isdisjoint(
+        {VERDICT_REWARD_KEY, *verdicts, *VERDICT_BASED_REWARDS}
+    )
+    score = DEFAULT_VERDICT_REWARD if rewards_verdict else "reward_mean"
+    return CollapseDetector(
+        score_key=score, threshold=stage.collapse_share, max_grad_norm=stage.optim.clip_norm
+    )

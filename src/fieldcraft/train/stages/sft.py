@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Self
 
-from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.config.recipe import toolless
+from fieldcraft.algos.losses import CrossEntropyLoss
+from fieldcraft.config.recipe import list_toolless_datasets
 from fieldcraft.config.stages import Sft
-from fieldcraft.train.batch import Unit, to_samples
-from fieldcraft.train.learning import Learning
-from fieldcraft.train.stages.base import Data, Material
-from fieldcraft.train.stages.supervised import SupervisedStage, few_problems, length_problems
+from fieldcraft.train.batch import SampleUnit, to_samples
+from fieldcraft.train.protocols import TrainablePolicy
+from fieldcraft.train.stages.base import StageData, StageInputs
+from fieldcraft.train.stages.supervised import SupervisedStage, check_batch_size, check_lengths
 from fieldcraft.types import Author, Trajectory, UserError
 
 
@@ -19,61 +19,66 @@ class SftStage(SupervisedStage):
     Settings = Sft
 
     @classmethod
-    async def open(cls, settings: Sft, material: Material) -> Self:
-        data = examples(settings, material)
-        trainer = material.trainer(settings.optim, settings.steps_over(len(data)))
-        return cls.over(trainer, data, authors(settings), settings.batch, material.seed)
+    async def create(cls, settings: Sft, inputs: StageInputs) -> Self:
+        data = load_examples(settings, inputs)
+        trainer = inputs.make_trainer(settings.optim, settings.count_steps(len(data)))
+        return cls.from_trajectories(
+            trainer, data, parse_authors(settings), settings.batch, inputs.seed
+        )
 
     @classmethod
-    def over(
+    def from_trajectories(
         cls,
-        trainer: Learning,
+        trainer: TrainablePolicy,
         trajectories: Sequence[Trajectory],
         train_on: Collection[Author],
-        batch: int,
+        batch_size: int,
         seed: int,
     ) -> Self:
         """Make a stage over trajectories. Raises UserError if one has no token of the authors."""
-        units = [_unit(t, train_on) for t in trajectories]
+        units = [_make_unit(t, train_on) for t in trajectories]
         for unit, trajectory in zip(units, trajectories, strict=True):
             if not unit:
                 raise UserError(
                     f"the demonstration of task '{trajectory.task.id}' has no trainable token:"
                     " remove it, or add its authors to train_on."
                 )
-        return cls(trainer, units, CrossEntropy(), batch, seed)
+        return cls(trainer, units, CrossEntropyLoss(), batch_size, seed)
 
     @classmethod
-    def problems(cls, settings: Sft, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        found = examples(settings, data)
-        yield from few_problems(name, found, settings.batch)
-        broken = [t for t in found if t.status == "answered" and not t.well_formed]
-        if broken and settings.data not in toolless(data.recipe):  # those are texts, and no chains
+    def check(cls, settings: Sft, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
+        trajectories = load_examples(settings, data)
+        yield from check_batch_size(name, trajectories, settings.batch)
+        broken = [t for t in trajectories if t.status == "answered" and not t.well_formed]
+        if broken and settings.data not in list_toolless_datasets(
+            data.recipe
+        ):  # those are texts, and no chains
             yield (
-                f"{len(broken)} of {len(found)} demonstrations of stage '{name}' break the grammar"
-                f" of '{data.dialect.name}', such as that of task '{broken[0].task.id}': fix or"
-                " remove them, or choose another dialect."
+                f"{len(broken)} of {len(trajectories)} demonstrations of stage '{name}' break the"
+                f" grammar of '{data.dialect.name}', such as that of task '{broken[0].task.id}':"
+                " fix or remove them, or choose another dialect."
             )
-        bare = [t for t in found if not _unit(t, authors(settings))]
-        if bare:
+        untrained = [t for t in trajectories if not _make_unit(t, parse_authors(settings))]
+        if untrained:
             yield (
-                f"{len(bare)} of {len(found)} demonstrations of stage '{name}' have no trainable"
-                f" token, such as that of task '{bare[0].task.id}': remove them or change train_on."
+                f"{len(untrained)} of {len(trajectories)} demonstrations of stage '{name}' have no"
+                f" trainable token, such as that of task '{untrained[0].task.id}': remove them or"
+                " change train_on."
             )
-        yield from length_problems(name, found, data, notes)
+        yield from check_lengths(name, trajectories, data, notes)
 
 
-def _unit(trajectory: Trajectory, train_on: Collection[Author]) -> Unit:
+def _make_unit(trajectory: Trajectory, train_on: Collection[Author]) -> SampleUnit:
     """Return the samples of the chains with a token to train."""
     return tuple(s for s in to_samples(trajectory, train_on) if s.weight.any())
 
 
-def examples(settings: Sft, data: Data) -> Sequence[Trajectory]:
+def load_examples(settings: Sft, data: StageData) -> Sequence[Trajectory]:
     """Read the data set of a stage, through its filters if it has some."""
     if settings.filters:
-        return data.filtered(settings.data, settings.examples, settings.filters)
-    return data.trajectories(settings.data, settings.examples)
+        return data.load_filtered(settings.data, settings.examples, settings.filters)
+    return data.load_trajectories(settings.data, settings.examples)
 
 
-def authors(settings: Sft) -> set[Author]:
+def parse_authors(settings: Sft) -> set[Author]:
     return {Author(author) for author in settings.train_on}

@@ -5,61 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fieldcraft.algos.losses import Contrastive, CrossEntropy
-from fieldcraft.records.chains import longest_chain
-from fieldcraft.train.batch import Unit
-from fieldcraft.train.epochs import draw
-from fieldcraft.train.learning import Learning
-from fieldcraft.train.stages.base import Data, Row, StageType
+from fieldcraft.algos.losses import ContrastiveLoss, CrossEntropyLoss
+from fieldcraft.records.chains import count_max_chain_tokens
+from fieldcraft.train.batch import SampleUnit
+from fieldcraft.train.epochs import draw_epoch_batch
+from fieldcraft.train.protocols import TrainablePolicy
+from fieldcraft.train.stages.base import StageData, StepMetrics, TrainingStage
 from fieldcraft.types import Trajectory
 
 
-class SupervisedStage(StageType):
+class SupervisedStage(TrainingStage):
     """A stage of steps over units of samples, in shuffled epochs.
 
     Args:
         trainer: what is trained.
         units: the data.
-        objective: the loss.
-        batch: units of a step.
+        loss_fn: the loss.
+        batch_size: units of a step.
         seed: of the order.
     """
 
     def __init__(
         self,
-        trainer: Learning,
-        units: Sequence[Unit],
-        objective: CrossEntropy | Contrastive,
-        batch: int,
+        trainer: TrainablePolicy,
+        units: Sequence[SampleUnit],
+        loss_fn: CrossEntropyLoss | ContrastiveLoss,
+        batch_size: int,
         seed: int,
     ) -> None:
         self.trainer = trainer
         self.units = units
-        self.objective = objective
-        self.batch = batch
+        self.loss_fn = loss_fn
+        self.batch_size = batch_size
         self.seed = seed
 
-    async def step(self, number: int) -> Row:
-        chosen = [self.units[i] for i in draw(self.seed, number, len(self.units), self.batch)]
-        metrics = self.trainer.step(chosen, self.objective, self.divisor(chosen))
-        return {**metrics, "tokens": sum(len(sample) for unit in chosen for sample in unit)}
+    async def step(self, number: int) -> StepMetrics:
+        units = [
+            self.units[i]
+            for i in draw_epoch_batch(self.seed, number, len(self.units), self.batch_size)
+        ]
+        metrics = self.trainer.step(units, self.loss_fn, self.compute_divisor(units))
+        return {**metrics, "tokens": sum(len(sample) for unit in units for sample in unit)}
 
-    def divisor(self, chosen: Sequence[Unit]) -> float:
+    def compute_divisor(self, units: Sequence[SampleUnit]) -> float:
         """Return the divisor of the loss: the weight of the batch."""
-        return sum(float(sample.weight.sum()) for unit in chosen for sample in unit)
+        return sum(float(sample.weight.sum()) for unit in units for sample in unit)
 
 
-def length_problems(
-    name: str, found: Sequence[Trajectory], data: Data, notes: list[str]
+def check_lengths(
+    name: str, trajectories: Sequence[Trajectory], data: StageData, notes: list[str]
 ) -> Iterator[str]:
     """Yield a problem for the examples that are longer than a rollout may be."""
     limit = data.recipe.budget.total_tokens
-    if not found:
+    if not trajectories:
         yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
         return
-    longest = max(found, key=longest_chain)
-    tokens = longest_chain(longest)
-    count = sum(1 + len(trajectory.folds) for trajectory in found)
+    longest = max(trajectories, key=count_max_chain_tokens)
+    tokens = count_max_chain_tokens(longest)
+    count = sum(1 + len(trajectory.folds) for trajectory in trajectories)
     notes.append(f"{count} samples of up to {tokens} tokens")
     if tokens > limit:
         yield (
@@ -68,10 +71,10 @@ def length_problems(
         )
 
 
-def few_problems(name: str, found: Sequence[Any], batch: int) -> Iterator[str]:
+def check_batch_size(name: str, examples: Sequence[Any], batch_size: int) -> Iterator[str]:
     """Yield a problem for a data set smaller than a batch."""
-    if len(found) < batch:
+    if len(examples) < batch_size:
         yield (
-            f"stage '{name}' has {len(found)} demonstrations, fewer than one batch of"
-            f" {batch}: give more, or lower batch."
+            f"stage '{name}' has {len(examples)} demonstrations, fewer than one batch of"
+            f" {batch_size}: give more, or lower batch."
         )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-SMALL = range(1, 13)  # the numbers whose sums and differences the base model is taught
-SMALL_STEP = range(1, 7)  # what it is taught to add to them and to take away from them
-LARGE = range(1000, 10000)  # four digits: two tokens each, so that new ones can be copied
-FACTOR = range(21, 100)
+SMALL_NUMBERS = range(1, 13)  # the numbers whose sums and differences the base model is taught
+SMALL_STEPS = range(1, 7)  # what it is taught to add to them and to take away from them
+LARGE_NUMBERS = range(1000, 10000)  # four digits: two tokens each, so that new ones can be copied
+FACTORS = range(21, 100)
 HELDOUT_ONE_IN = 4  # of the large numbers and factors occurs in evaluations alone
 TEST_ONE_IN = 5  # of the small instructions with two steps or more is for evaluations alone
 
@@ -21,8 +21,8 @@ TEST_ONE_IN = 5  # of the small instructions with two steps or more is for evalu
 class Operation:
     """One arithmetic operation: how it is asked for, thought and written in Python."""
 
-    asked: str
-    thought: str
+    phrase: str
+    thought_word: str
     symbol: str
     apply: Callable[[int, int], int]
 
@@ -34,7 +34,7 @@ OPERATIONS = {
 }
 
 
-class Change(NamedTuple):
+class InstructionStep(NamedTuple):
     """One step of an instruction: the symbol of an operation, and its number."""
 
     symbol: str
@@ -46,18 +46,18 @@ class Instruction:
     """A number to start from and what to do with it, in order."""
 
     start: int
-    changes: tuple[Change, ...]
+    steps: tuple[InstructionStep, ...]
 
     def __str__(self) -> str:
-        asked = [f"{OPERATIONS[symbol].asked} {number}" for symbol, number in self.changes]
-        return ", ".join([f"Take {self.start}", *asked]) + "."
+        phrases = [f"{OPERATIONS[symbol].phrase} {number}" for symbol, number in self.steps]
+        return ", ".join([f"Take {self.start}", *phrases]) + "."
 
     @property
     def values(self) -> list[int]:
         """The number after each change, the start first."""
         return list(
             accumulate(
-                self.changes,
+                self.steps,
                 lambda value, change: OPERATIONS[change.symbol].apply(value, change.number),
                 initial=self.start,
             )
@@ -73,33 +73,31 @@ class Instruction:
         """The changes one by one, as a model thinks them: `7 plus 5 is 12.`"""
         values = self.values
         return [
-            f"{before} {OPERATIONS[symbol].thought} {number} is {after}."
-            for before, (symbol, number), after in zip(
-                values, self.changes, values[1:], strict=False
-            )
+            f"{before} {OPERATIONS[symbol].thought_word} {number} is {after}."
+            for before, (symbol, number), after in zip(values, self.steps, values[1:], strict=False)
         ]
 
     @property
     def expression(self) -> str:
         """The whole instruction in Python, with parentheses where multiplication needs them."""
-        written, is_sum = str(self.start), False
-        for symbol, number in self.changes:
+        text, is_sum = str(self.start), False
+        for symbol, number in self.steps:
             if symbol == "*" and is_sum:
-                written = f"({written})"
-            written = f"{written} {symbol} {number}"
+                text = f"({text})"
+            text = f"{text} {symbol} {number}"
             is_sum = symbol != "*"
-        return written
+        return text
 
     @property
-    def obvious(self) -> str:
+    def naive_expression(self) -> str:
         """The expression without its parentheses: the obvious program, which may be wrong."""
         return self.expression.replace("(", "").replace(")", "")
 
     @property
-    def obvious_result(self) -> int:
+    def naive_result(self) -> int:
         """Return what the obvious program prints: Python multiplies first."""
         terms = [self.start]
-        for symbol, number in self.changes:
+        for symbol, number in self.steps:
             if symbol == "*":
                 terms[-1] *= number
             else:
@@ -109,17 +107,19 @@ class Instruction:
     @property
     def is_small(self) -> bool:
         """Return whether every change is one of those that the base model is taught."""
-        return all(value in SMALL for value in self.values) and all(
-            symbol in "+-" and number in SMALL_STEP for symbol, number in self.changes
+        return all(value in SMALL_NUMBERS for value in self.values) and all(
+            symbol in "+-" and number in SMALL_STEPS for symbol, number in self.steps
         )
 
     @property
-    def repeats_digits(self) -> bool:
+    def has_repeated_digits(self) -> bool:
         """Return whether a pair of digits occurs twice in its numbers and its result, counted as
         small models read them, from the left. Copying such a number is a skill of its own, which
         has nothing to do with programs."""
-        numbers = [str(n) for n in (self.start, *(c.number for c in self.changes), self.result)]
-        pairs = [n[at : at + 2] for n in numbers for at in range(0, len(n) - 1, 2)]
+        numbers = [str(n) for n in (self.start, *(c.number for c in self.steps), self.result)]
+        pairs = [
+            n[position : position + 2] for n in numbers for position in range(0, len(n) - 1, 2)
+        ]
         return len(set(pairs)) < len(pairs)
 
     @property
@@ -131,7 +131,7 @@ class Instruction:
     def is_test(self) -> bool:
         """Return whether a small instruction of several steps is asked for in evaluations alone.
         Its changes are taught one by one."""
-        return len(self.changes) > 1 and zlib.crc32(str(self).encode()) % TEST_ONE_IN == 0
+        return len(self.steps) > 1 and zlib.crc32(str(self).encode()) % TEST_ONE_IN == 0
 
 
 def is_heldout(number: int) -> bool:
@@ -139,14 +139,14 @@ def is_heldout(number: int) -> bool:
     return zlib.crc32(str(number).encode()) % HELDOUT_ONE_IN == 0
 
 
-READ = re.compile(r"Take (\d+)((?:, (?:add|take away|multiply by) \d+)*)\.")
+INSTRUCTION_REGEX = re.compile(r"Take (\d+)((?:, (?:add|take away|multiply by) \d+)*)\.")
 
 
-def find_instruction(text: str) -> Instruction | None:
+def parse_instruction(text: str) -> Instruction | None:
     """Return the first instruction in a text, if there is one."""
-    found = READ.search(text)
+    found = INSTRUCTION_REGEX.search(text)
     if found is None:
         return None
-    symbols = {operation.asked: symbol for symbol, operation in OPERATIONS.items()}
-    changes = re.findall(r", ([a-z ]+) (\d+)", found[2])
-    return Instruction(int(found[1]), tuple(Change(symbols[a], int(n)) for a, n in changes))
+    symbols = {operation.phrase: symbol for symbol, operation in OPERATIONS.items()}
+    steps = re.findall(r", ([a-z ]+) (\d+)", found[2])
+    return Instruction(int(found[1]), tuple(InstructionStep(symbols[a], int(n)) for a, n in steps))

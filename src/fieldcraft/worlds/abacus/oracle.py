@@ -7,163 +7,169 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
+from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall
 from fieldcraft.worlds import base
-from fieldcraft.worlds.abacus.instructions import LARGE, Instruction, find_instruction
-from fieldcraft.worlds.abacus.notes import Notebook, moved
-from fieldcraft.worlds.abacus.questions import instruction_of
-from fieldcraft.worlds.base import Decision, merge_thoughts
+from fieldcraft.worlds.abacus.instructions import LARGE_NUMBERS, Instruction, parse_instruction
+from fieldcraft.worlds.abacus.notes import Notebook, make_moved_error
+from fieldcraft.worlds.abacus.questions import parse_task_instruction
+from fieldcraft.worlds.base import OracleDecision, merge_thoughts
 
-UNKNOWN = Answer("unknown")
-READING, COMPUTING = "I must read the note.", "I must compute."
-TOO_LARGE = "is too large for me."
+UNKNOWN_ANSWER = Answer("unknown")
+READ_THOUGHT, COMPUTE_THOUGHT = "I must read the note.", "I must compute."
+TOO_LARGE_PHRASE = "is too large for me."
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher computes everything
 HURRIED_SHARE = 0.5  # of the questions that a careless teacher answers in a hurry
 
-ASKED = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
-GIVEN = re.compile(r"gave it to ([A-Z]\w* [A-Z]\w*)\.")
-READS = re.compile(r'from notes import note\nprint\(note\("([A-Z]\w* [A-Z]\w*)"\)\)')
-Computes = Callable[[Instruction], bool]
+NOTE_QUESTION = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
+GIVEN_TO = re.compile(r"gave it to ([A-Z]\w* [A-Z]\w*)\.")
+READ_PROGRAM = re.compile(r'from notes import note\nprint\(note\("([A-Z]\w* [A-Z]\w*)"\)\)')
+ComputeRule = Callable[[Instruction], bool]
 
 
-def is_needed(instruction: Instruction) -> bool:
+def needs_program(instruction: Instruction) -> bool:
     """Return whether the model was not taught to do an instruction in its head."""
     return not instruction.is_small
 
 
-def always(_: Instruction) -> bool:
+def always_compute(_: Instruction) -> bool:
     """Return True: a wasteful teacher computes whatever there is."""
     return True
 
 
-def reading(name: str) -> Action:
+def make_read_call(name: str) -> ToolCall:
     """Return the program that reads a note."""
-    return Action("python", {"code": f'from notes import note\nprint(note("{name}"))'})
+    return ToolCall("python", {"code": f'from notes import note\nprint(note("{name}"))'})
 
 
-def computing(instruction: Instruction) -> Action:
+def make_compute_call(instruction: Instruction) -> ToolCall:
     """Return the program that follows an instruction."""
-    return Action("python", {"code": f"print({instruction.expression})"})
+    return ToolCall("python", {"code": f"print({instruction.expression})"})
 
 
 @dataclass(frozen=True)
-class AbacusOracle(base.Oracle):
+class AbacusOracle(base.WorldOracle):
     """Oracle that knows all notes, but answers as the best model would that can do small sums in
     its head. It reads a note only where the question names one, and computes only what is large."""
 
     notebook: Notebook
-    computes: Computes = is_needed
+    must_compute: ComputeRule = needs_program
 
-    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
-        last = so_far[-1] if so_far else None
+    def next_step(self, task: Task, history: Sequence[DemoStep]) -> DemoStep:
+        last = history[-1] if history else None
         if isinstance(last, Answer):
             raise ValueError("nothing follows an answer")
-        if isinstance(last, Action):
-            return self._observation(task, last)
-        told = _observations(so_far)
-        read = [found for text in told if (found := find_instruction(text))]
-        instruction = instruction_of(task) or (read[-1] if read else None)
+        if isinstance(last, ToolCall):
+            return self._make_observation(task, last)
+        observations = _get_observation_texts(history)
+        instructions = [found for text in observations if (found := parse_instruction(text))]
+        instruction = parse_task_instruction(task) or (instructions[-1] if instructions else None)
         if instruction is None:
-            holders = ASKED.findall(task.question) + GIVEN.findall("\n".join(told))
-            return _intending(last, READING, reading(holders[-1]))
-        if str(instruction.result) in told:
+            holders = NOTE_QUESTION.findall(task.question) + GIVEN_TO.findall(
+                "\n".join(observations)
+            )
+            return _think_before(last, READ_THOUGHT, make_read_call(holders[-1]))
+        if str(instruction.result) in observations:
             return Answer(str(instruction.result))
-        if self.computes(instruction):
-            return _intending(last, COMPUTING, computing(instruction))
-        said = " ".join(step.text for step in so_far if isinstance(step, Thought))
-        left = [s for s in instruction.statements if s not in said]
-        return Thought(left[0]) if left else Answer(str(instruction.result))
+        if self.must_compute(instruction):
+            return _think_before(last, COMPUTE_THOUGHT, make_compute_call(instruction))
+        thought_text = " ".join(step.text for step in history if isinstance(step, Thought))
+        remaining = [s for s in instruction.statements if s not in thought_text]
+        return Thought(remaining[0]) if remaining else Answer(str(instruction.result))
 
-    def _observation(self, task: Task, action: Action) -> Observation:
+    def _make_observation(self, task: Task, action: ToolCall) -> Observation:
         """Return what the sandbox returns for a program of this world."""
         code = action.arguments.get("code", "")
-        if found := READS.fullmatch(code):
+        if found := READ_PROGRAM.fullmatch(code):
             name = found[1]
-            if name in self.notebook.given:
-                return Observation(moved(name, self.notebook.given[name]))
-            if name in self.notebook.kept:
-                return Observation(str(self.notebook.kept[name]))
-        instruction = self.instruction(task)
-        if code == computing(instruction).arguments["code"]:
+            if name in self.notebook.new_holders:
+                return Observation(make_moved_error(name, self.notebook.new_holders[name]))
+            if name in self.notebook.instructions:
+                return Observation(str(self.notebook.instructions[name]))
+        instruction = self.get_instruction(task)
+        if code == make_compute_call(instruction).arguments["code"]:
             return Observation(str(instruction.result))
         raise ValueError(f"the world does not know what {code!r} prints")
 
-    def instruction(self, task: Task) -> Instruction:
+    def get_instruction(self, task: Task) -> Instruction:
         """Return what a question asks to do, in its own words or in a note."""
-        if found := ASKED.match(task.question):
-            return self.notebook.instruction(found[1])
-        if direct := instruction_of(task):
+        if found := NOTE_QUESTION.match(task.question):
+            return self.notebook.get_instruction(found[1])
+        if direct := parse_task_instruction(task):
             return direct
-        raise ValueError(f"{task.question!r} is no question of this world")
+        raise ValueError(f"{task.question!r} is not a question of this world")
 
-    def least_calls(self, task: Task) -> int:
+    def optimal_calls(self, task: Task) -> int:
         return int(task.meta["calls_optimal"])
 
-    def guess(self, task: Task, rng: random.Random) -> list[Step]:
-        instruction = self.instruction(task)
+    def guess(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        instruction = self.get_instruction(task)
         if instruction.is_small:
-            return merge_thoughts([*map(Thought, instruction.statements), _answer(instruction)])
-        wrong = f"The result is {_wrong(instruction, rng)}."
-        return [Thought(wrong), Answer(wrong.split()[-1].rstrip("."))]
+            return merge_thoughts(
+                [*map(Thought, instruction.statements), _make_answer(instruction)]
+            )
+        statement = f"The result is {_draw_wrong_number(instruction, rng)}."
+        return [Thought(statement), Answer(statement.split()[-1].rstrip("."))]
 
-    def decisions(self, task: Task, rng: random.Random) -> Iterator[Decision]:
+    def decisions(self, task: Task, rng: random.Random) -> Iterator[OracleDecision]:
         """Yield the decisions on the way to the answer. Where a program is needed, the program is
         chosen over a guess. Where the head is enough, thinking is chosen over a program."""
-        steps: list[Step] = []
-        instruction = self.instruction(task)
-        guess = Thought(f"The result is {_wrong(instruction, rng)}.")
+        steps: list[DemoStep] = []
+        instruction = self.get_instruction(task)
+        guess = Thought(f"The result is {_draw_wrong_number(instruction, rng)}.")
         while not steps or not isinstance(steps[-1], Answer):
             following = self.next_step(task, steps)
             before = tuple(merge_thoughts(steps))
-            if following in (Thought(READING), Thought(COMPUTING)):
+            if following in (Thought(READ_THOUGHT), Thought(COMPUTE_THOUGHT)):
                 action = self.next_step(task, [*steps, following])
-                yield Decision(before, (following, action), (guess,))
+                yield OracleDecision(before, (following, action), (guess,))
             elif isinstance(following, Thought):
-                needless = (Thought(COMPUTING), computing(instruction))
-                yield Decision(before, (following,), needless)
+                needless = (Thought(COMPUTE_THOUGHT), make_compute_call(instruction))
+                yield OracleDecision(before, (following,), needless)
             steps.append(following)
 
 
-def in_a_hurry(steps: Sequence[Step], instruction: Instruction, rng: random.Random) -> list[Step]:
+def make_careless(
+    steps: Sequence[DemoStep], instruction: Instruction, rng: random.Random
+) -> list[DemoStep]:
     """Return a demonstration as of a teacher who gives up at the first error, who guesses what is
     large in a note, and who forgets the parentheses of a program. Where none of that occurs it is
     right."""
-    program = computing(instruction)
-    for at, step in enumerate(steps):
-        if isinstance(step, Observation) and GIVEN.search(step.text):
-            return [*steps[: at + 1], UNKNOWN]
-        if step == program and any(isinstance(s, Observation) for s in steps[:at]):
-            number = _wrong(instruction, rng)
-            return [*steps[: at - 1], Thought(f"The result is {number}."), Answer(str(number))]
+    program = make_compute_call(instruction)
+    for index, step in enumerate(steps):
+        if isinstance(step, Observation) and GIVEN_TO.search(step.text):
+            return [*steps[: index + 1], UNKNOWN_ANSWER]
+        if step == program and any(isinstance(s, Observation) for s in steps[:index]):
+            number = _draw_wrong_number(instruction, rng)
+            return [*steps[: index - 1], Thought(f"The result is {number}."), Answer(str(number))]
         if step == program:
-            printed = str(instruction.obvious_result)
-            forgetful = Action("python", {"code": f"print({instruction.obvious})"})
-            return [*steps[:at], forgetful, Observation(printed), Answer(printed)]
+            printed = str(instruction.naive_result)
+            naive_call = ToolCall("python", {"code": f"print({instruction.naive_expression})"})
+            return [*steps[:index], naive_call, Observation(printed), Answer(printed)]
     return list(steps)
 
 
-def closed_book(instruction: Instruction) -> list[Step]:
+def make_closed_book_steps(instruction: Instruction) -> list[DemoStep]:
     """Return the chain without a program. It ends at once if the numbers are large."""
     if not instruction.is_small:
-        return [Thought(f"{str(instruction).removesuffix('.')} {TOO_LARGE}"), UNKNOWN]
-    return merge_thoughts([*map(Thought, instruction.statements), _answer(instruction)])
+        return [Thought(f"{str(instruction).removesuffix('.')} {TOO_LARGE_PHRASE}"), UNKNOWN_ANSWER]
+    return merge_thoughts([*map(Thought, instruction.statements), _make_answer(instruction)])
 
 
-def _answer(instruction: Instruction) -> Answer:
+def _make_answer(instruction: Instruction) -> Answer:
     return Answer(str(instruction.result))
 
 
-def _intending(last: Step | None, thought: str, action: Action) -> Step:
+def _think_before(last: DemoStep | None, thought: str, action: ToolCall) -> DemoStep:
     """Return the action if the thought of it has been said, and else the thought."""
-    said = isinstance(last, Thought) and last.text.endswith(thought)
-    return action if said else Thought(thought)
+    has_thought = isinstance(last, Thought) and last.text.endswith(thought)
+    return action if has_thought else Thought(thought)
 
 
-def _observations(steps: Sequence[Step]) -> list[str]:
+def _get_observation_texts(steps: Sequence[DemoStep]) -> list[str]:
     return [step.text.strip() for step in steps if isinstance(step, Observation)]
 
 
-def _wrong(instruction: Instruction, rng: random.Random) -> int:
-    while (number := rng.choice(LARGE)) == instruction.result:
+def _draw_wrong_number(instruction: Instruction, rng: random.Random) -> int:
+    while (number := rng.choice(LARGE_NUMBERS)) == instruction.result:
         pass
     return number

@@ -6,23 +6,23 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from fieldcraft.dialects.afm import POOR, double_check
-from fieldcraft.dialects.afm_code import review
-from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought
-from fieldcraft.worlds.abacus.instructions import OPERATIONS, Change, Instruction
-from fieldcraft.worlds.abacus.notes import Notebook, moved
+from fieldcraft.dialects.afm_code import make_review
+from fieldcraft.dialects.afm_grades import POOR_GRADE, make_double_check
+from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ThoughtRole, ToolCall
+from fieldcraft.worlds.abacus.instructions import OPERATIONS, Instruction, InstructionStep
+from fieldcraft.worlds.abacus.notes import Notebook, make_moved_error
 from fieldcraft.worlds.abacus.oracle import (
-    ASKED,
-    COMPUTING,
-    READING,
+    COMPUTE_THOUGHT,
+    NOTE_QUESTION,
+    READ_THOUGHT,
     AbacusOracle,
-    computing,
-    reading,
+    make_compute_call,
+    make_read_call,
 )
 from fieldcraft.worlds.base import merge_thoughts
 
-MISTAKES = 0.25  # the share of the chains with a mistake, for each kind of mistake
-OTHER_SYMBOL = {"+": "-", "-": "+", "*": "+"}
+MISTAKE_SHARE = 0.25  # the share of the chains with a mistake, for each kind of mistake
+OTHER_SYMBOLS = {"+": "-", "-": "+", "*": "+"}
 
 
 class CodeMistake(Enum):
@@ -44,78 +44,82 @@ class WrongProgram:
     says of it."""
 
     code: str
-    printed: str
+    output: str
     review: str
 
     @property
-    def steps(self) -> list[Step]:
-        return [Action("python", {"code": self.code}), Observation(self.printed)]
+    def steps(self) -> list[DemoStep]:
+        return [ToolCall("python", {"code": self.code}), Observation(self.output)]
 
 
-def wrong_program(instruction: Instruction, rng: random.Random) -> WrongProgram:
+def draw_wrong_program(instruction: Instruction, rng: random.Random) -> WrongProgram:
     """Return a program that forgets the parentheses, the last change or the kind of a change."""
-    *others, last = instruction.changes
-    asked = f"{OPERATIONS[last.symbol].asked} {last.number}"
-    found = [_of(_with_other_symbol(instruction, last), f"It must {asked}.")]
+    *others, last = instruction.steps
+    phrase = f"{OPERATIONS[last.symbol].phrase} {last.number}"
+    found = [_make_wrong_program(_replace_symbol(instruction, last), f"It must {phrase}.")]
     if others:
-        found.append(_of(replace(instruction, changes=tuple(others)), f"It does not {asked}."))
+        found.append(
+            _make_wrong_program(replace(instruction, steps=tuple(others)), f"It does not {phrase}.")
+        )
     if instruction.is_trap:
-        printed = str(instruction.obvious_result)
+        printed = str(instruction.naive_result)
         missing = "The parentheses are missing."
-        found.append(WrongProgram(f"print({instruction.obvious})", printed, missing))
+        found.append(WrongProgram(f"print({instruction.naive_expression})", printed, missing))
     return rng.choice(found)
 
 
-def _with_other_symbol(instruction: Instruction, last: Change) -> Instruction:
-    other = Change(OTHER_SYMBOL[last.symbol], last.number)
-    return replace(instruction, changes=(*instruction.changes[:-1], other))
+def _replace_symbol(instruction: Instruction, last: InstructionStep) -> Instruction:
+    other = InstructionStep(OTHER_SYMBOLS[last.symbol], last.number)
+    return replace(instruction, steps=(*instruction.steps[:-1], other))
 
 
-def _of(instruction: Instruction, review: str) -> WrongProgram:
+def _make_wrong_program(instruction: Instruction, review: str) -> WrongProgram:
     return WrongProgram(f"print({instruction.expression})", str(instruction.result), review)
 
 
-def wrong_result(instruction: Instruction, rng: random.Random) -> str:
+def draw_wrong_result(instruction: Instruction, rng: random.Random) -> str:
     """Return a number of the instruction, or one on the way to its result."""
-    near = [*instruction.values[:-1], *(change.number for change in instruction.changes)]
+    near = [*instruction.values[:-1], *(change.number for change in instruction.steps)]
     return str(rng.choice([number for number in near if number != instruction.result]))
 
 
-def other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
+def draw_other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
     """Return somebody else who keeps a note, in the notebook of the same questions."""
-    return rng.choice([kept for kept in notebook.kept if kept != notebook.holder(name)])
+    return rng.choice(
+        [other for other in notebook.instructions if other != notebook.get_holder(name)]
+    )
 
 
-def team_demonstration(
-    notebook: Notebook, task: Task, rng: random.Random, mistakes: float = MISTAKES
-) -> list[Step]:
+def make_team_demonstration(
+    notebook: Notebook, task: Task, rng: random.Random, mistakes: float = MISTAKE_SHARE
+) -> list[DemoStep]:
     """Return the chain of a team that plans once, writes programs, reflects after every one, and
     suggests and checks its answer, which is right in the end. The dialect `afm-code` can write it.
 
     `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind.
     """
-    work = _CodeWork(notebook, draw_mistakes(rng, mistakes), rng)
-    instruction = AbacusOracle(notebook).instruction(task)
-    if found := ASKED.match(task.question):
-        work.plan(f"Read the note of {found[1]}, then follow it.")
-        work.read(found[1])
+    builder = _CodeDemonstrationBuilder(notebook, draw_mistakes(rng, mistakes), rng)
+    instruction = AbacusOracle(notebook).get_instruction(task)
+    if found := NOTE_QUESTION.match(task.question):
+        builder.plan(f"Read the note of {found[1]}, then follow it.")
+        builder.read(found[1])
     else:
-        work.plan("Count in the head." if instruction.is_small else "Compute it by a program.")
-    work.follow(instruction)
-    return merge_thoughts(work.steps)
+        builder.plan("Count in the head." if instruction.is_small else "Compute it by a program.")
+    builder.follow(instruction)
+    return merge_thoughts(builder.steps)
 
 
 @dataclass
-class _CodeWork:
+class _CodeDemonstrationBuilder:
     """A chain while it grows."""
 
     notebook: Notebook
     mistakes: set[CodeMistake]
     rng: random.Random
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DemoStep] = field(default_factory=list)
 
     def plan(self, text: str) -> None:
-        self.steps.append(Thought(text, Role.PLAN))
+        self.steps.append(Thought(text, ThoughtRole.PLAN))
 
     def think(self, text: str) -> None:
         self.steps.append(Thought(text))
@@ -123,15 +127,19 @@ class _CodeWork:
     def read(self, name: str) -> None:
         """Read the note of a person, wherever it is."""
         if CodeMistake.NOTE in self.mistakes:
-            other = other_note(self.notebook, name, self.rng)
-            self._run(READING, reading(other), str(self.notebook.kept[other]))
-            self.steps.append(review(f"This is not the note of {name}.", POOR))
-        holder = self.notebook.holder(name)
+            other = draw_other_note(self.notebook, name, self.rng)
+            self._run_program(
+                READ_THOUGHT, make_read_call(other), str(self.notebook.instructions[other])
+            )
+            self.steps.append(make_review(f"This is not the note of {name}.", POOR_GRADE))
+        holder = self.notebook.get_holder(name)
         if holder != name:
-            self._run(READING, reading(name), moved(name, holder))
-            self.steps.append(review(f"{holder} has the note.", "Fair"))
-        self._run(READING, reading(holder), str(self.notebook.kept[holder]))
-        self.steps.append(review("It says what to do.", "Good"))
+            self._run_program(READ_THOUGHT, make_read_call(name), make_moved_error(name, holder))
+            self.steps.append(make_review(f"{holder} has the note.", "Fair"))
+        self._run_program(
+            READ_THOUGHT, make_read_call(holder), str(self.notebook.instructions[holder])
+        )
+        self.steps.append(make_review("It says what to do.", "Good"))
 
     def follow(self, instruction: Instruction) -> None:
         """Follow an instruction, in the head if its numbers are small, and answer."""
@@ -140,30 +148,30 @@ class _CodeWork:
         else:
             self._compute(instruction)
         if CodeMistake.ANSWER in self.mistakes:
-            self._suggest(wrong_result(instruction, self.rng), "is not", 1)
+            self._suggest(draw_wrong_result(instruction, self.rng), "is not", 1)
             if instruction.is_small:
-                self._program(instruction)
+                self._run_correct_program(instruction)
         result = str(instruction.result)
         self._suggest(result, "is", 4)
         self.steps.append(Answer(result))
 
     def _compute(self, instruction: Instruction) -> None:
         if CodeMistake.PROGRAM in self.mistakes:
-            wrong = wrong_program(instruction, self.rng)
-            self.think(COMPUTING)
-            self.steps += [*wrong.steps, review(wrong.review, POOR)]
-        self._program(instruction)
+            wrong = draw_wrong_program(instruction, self.rng)
+            self.think(COMPUTE_THOUGHT)
+            self.steps += [*wrong.steps, make_review(wrong.review, POOR_GRADE)]
+        self._run_correct_program(instruction)
 
-    def _program(self, instruction: Instruction) -> None:
-        self._run(COMPUTING, computing(instruction), str(instruction.result))
-        self.steps.append(review("It does every step.", "Good"))
+    def _run_correct_program(self, instruction: Instruction) -> None:
+        self._run_program(COMPUTE_THOUGHT, make_compute_call(instruction), str(instruction.result))
+        self.steps.append(make_review("It does every step.", "Good"))
 
-    def _run(self, thought: str, action: Action, printed: str) -> None:
+    def _run_program(self, thought: str, action: ToolCall, printed: str) -> None:
         self.steps += [Thought(thought), action, Observation(printed)]
 
     def _suggest(self, result: str, verb: str, score: int) -> None:
         """Suggest a result and score it."""
         self.think("I know enough.")
-        self.steps.append(Thought(result, Role.SUGGEST))
+        self.steps.append(Thought(result, ThoughtRole.SUGGEST))
         self.think(f"This {verb} the result.")
-        self.steps.append(double_check(score))
+        self.steps.append(make_double_check(score))

@@ -10,23 +10,23 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.types import Action, Dialect, Observation, Step, Task, Thought, Trajectory
-from fieldcraft.worlds.abacus.curriculum import SIZES, Curriculum
-from fieldcraft.worlds.abacus.lone import lone_demonstration
-from fieldcraft.worlds.abacus.notes import MODULE, Notebook
-from fieldcraft.worlds.abacus.oracle import TOO_LARGE, UNKNOWN, AbacusOracle
+from fieldcraft.types import DemoStep, Dialect, Observation, Task, Thought, ToolCall, Trajectory
+from fieldcraft.worlds.abacus.curriculum import DATASET_SIZES, AbacusCurriculum
+from fieldcraft.worlds.abacus.notes import NOTES_MODULE, Notebook
+from fieldcraft.worlds.abacus.oracle import TOO_LARGE_PHRASE, UNKNOWN_ANSWER, AbacusOracle
 from fieldcraft.worlds.abacus.questions import (
     SPLITS,
-    evaluation_tasks,
-    new_abacus,
-    train_tasks,
+    draw_evaluation_tasks,
+    draw_train_tasks,
+    make_abacus,
 )
-from fieldcraft.worlds.abacus.team import MISTAKES, team_demonstration
-from fieldcraft.worlds.base import Schemas, TrajectoryPair, World
-from fieldcraft.worlds.naming import SYLLABLES
+from fieldcraft.worlds.abacus.single_agent import make_single_agent_demonstration
+from fieldcraft.worlds.abacus.team import MISTAKE_SHARE, make_team_demonstration
+from fieldcraft.worlds.base import JsonSchemas, TrajectoryPair, World
+from fieldcraft.worlds.names import SYLLABLES
 
 GIVEN_SHARE = 0.3  # of the people with a question whose note was given away
-SAMPLE = 400  # questions whose texts a tokenizer is made from
+NUM_TOKENIZER_QUESTIONS = 400  # questions whose texts a tokenizer is made from
 
 
 class AbacusWorld(World):
@@ -34,7 +34,7 @@ class AbacusWorld(World):
 
     splits = SPLITS
     datasets = ("base", "demonstrations", "wasteful", "careless", "team")
-    toolless = ("base",)
+    toolless_datasets = ("base",)
     pair_sets = ("pairs",)
 
     def __init__(
@@ -42,7 +42,7 @@ class AbacusWorld(World):
         seed: int,
         notes: PositiveInt = 1500,
         heldout_notes: PositiveInt = 600,
-        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
+        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKE_SHARE,
     ) -> None:
         """Write the notes.
 
@@ -55,81 +55,91 @@ class AbacusWorld(World):
         super().__init__(seed)
         self.mistakes = mistakes
         rng, used = random.Random(f"notes:{seed}"), set[str]()
-        self.training, self.testing = (
-            new_abacus(rng, count, round(count * GIVEN_SHARE), used, heldout=heldout)
+        self.train_abacus, self.test_abacus = (
+            make_abacus(rng, count, round(count * GIVEN_SHARE), used, heldout=heldout)
             for count, heldout in ((notes, False), (heldout_notes, True))
         )
-        self.notebook = self.training.notebook | self.testing.notebook
+        self.notebook = self.train_abacus.notebook | self.test_abacus.notebook
 
     def passages(self) -> list[dict[str, str]]:
         """Return no passages: nothing is searched here."""
         return []
 
     def files(self) -> Mapping[str, str]:
-        return {MODULE: self.notebook.source()}
+        return {NOTES_MODULE: self.notebook.render_module()}
 
     def training_questions(self, count: int) -> list[Task]:
-        return train_tasks(self.training, self.seed, count)
+        return draw_train_tasks(self.train_abacus, self.seed, count)
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        return evaluation_tasks(self.testing, self.seed, splits)
+        return draw_evaluation_tasks(self.test_abacus, self.seed, splits)
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
-        curriculum, size = self._curriculum(dialect, tools), _size(data, count)
-        return curriculum.base(size) if data in self.toolless else curriculum.encoded(data, size)
+        curriculum, size = self._curriculum(dialect, tools), _get_size(dataset, count)
+        return (
+            curriculum.make_base_texts(size)
+            if dataset in self.toolless_datasets
+            else curriculum.encode_dataset(dataset, size)
+        )
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        if data in self.toolless:
-            return super().shown(data, count, dialect, tools)
-        return self._curriculum(dialect, tools).shown(data, _size(data, count))
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        if dataset in self.toolless_datasets:
+            return super().demonstration_steps(dataset, count, dialect, tools)
+        return self._curriculum(dialect, tools).demonstration_steps(
+            dataset, _get_size(dataset, count)
+        )
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[TrajectoryPair]:
-        return self._curriculum(dialect, tools).pairs(_size(data, count))
+        return self._curriculum(dialect, tools).make_pairs(_get_size(dataset, count))
 
-    def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
-        reserved = frozenset(chain(*self.testing.names.values()))
-        return Curriculum(dialect, tools, reserved, self.seed, self.mistakes)
+    def _curriculum(self, dialect: Dialect, tools: JsonSchemas) -> AbacusCurriculum:
+        reserved = frozenset(chain(*self.test_abacus.names.values()))
+        return AbacusCurriculum(dialect, tools, reserved, self.seed, self.mistakes)
 
     @property
     def oracle(self) -> AbacusOracle:
         return AbacusOracle(self.notebook)
 
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return team_demonstration(self._asked(task), task, rng, self.mistakes)
+    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return make_team_demonstration(self._get_notebook(task), task, rng, self.mistakes)
 
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return lone_demonstration(self._asked(task), task, rng, self.mistakes)
+    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return make_single_agent_demonstration(self._get_notebook(task), task, rng, self.mistakes)
 
-    def _asked(self, task: Task) -> Notebook:
+    def _get_notebook(self, task: Task) -> Notebook:
         """Return the notebook that a question is about, so that a mistake of training names nobody
         whom evaluations ask about."""
-        return (self.testing if task.meta.get("split") in SPLITS else self.training).notebook
+        return (
+            self.test_abacus if task.meta.get("split") in SPLITS else self.train_abacus
+        ).notebook
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
         """Yield all texts that a model of this world reads and writes, without names and
         numbers."""
-        parts = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.,\"]| has)")
+        names_and_numbers = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.,\"]| has)")
         rng = random.Random(0)
         texts = []
-        for task in train_tasks(self.training, self.seed, SAMPLE):
+        for task in draw_train_tasks(self.train_abacus, self.seed, NUM_TOKENIZER_QUESTIONS):
             texts.append(f"{task.question}\n\n")
             steps = self.oracle.demonstration(task)
             if "<reflection>" in tags:  # what a team says, with every mistake
-                steps += team_demonstration(self.training.notebook, task, rng, mistakes=1.0)
+                steps += make_team_demonstration(
+                    self.train_abacus.notebook, task, rng, mistakes=1.0
+                )
             for step in steps:
                 match step:
                     case Thought(text) | Observation(text):
                         texts.append(f" {text}\n")
-                    case Action(_, {"code": str(code)}):
+                    case ToolCall(_, {"code": str(code)}):
                         texts.append(f"\n{code}\n")
-        yield from dict.fromkeys(parts.sub("", text) for text in texts)
-        for tag in (*tags, r"\boxed{", TOO_LARGE, UNKNOWN.text, "says:"):
+        yield from dict.fromkeys(names_and_numbers.sub("", text) for text in texts)
+        for tag in (*tags, r"\boxed{", TOO_LARGE_PHRASE, UNKNOWN_ANSWER.text, "says:"):
             yield f"{tag} {tag}\n"
 
     @property
@@ -138,5 +148,5 @@ class AbacusWorld(World):
         return (*SYLLABLES, *(f"{number:02}" for number in range(100)))
 
 
-def _size(data: str, most: int | None) -> int:
-    return SIZES[data] if most is None else min(most, SIZES[data])
+def _get_size(dataset: str, max_count: int | None) -> int:
+    return DATASET_SIZES[dataset] if max_count is None else min(max_count, DATASET_SIZES[dataset])

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 
-from fieldcraft.worlds.atlas.facts import BETWEEN, RELATIONS, Fact
-from fieldcraft.worlds.pages import MORE
+from fieldcraft.worlds.atlas.facts import PART_SEPARATOR, RELATIONS, Fact
+from fieldcraft.worlds.pages import ELLIPSIS
 
-ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
-TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
+ARTICLE_REGEX = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
+PART_REGEX = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
 
 
-def stated_facts(text: str) -> set[Fact]:
+def parse_facts(text: str) -> set[Fact]:
     """Return the facts that the articles in a text state, true or not. A broken article gives the
     facts that can be read."""
     found = set()
-    for subject, _, told in ARTICLE.findall(text):
-        for part in told.split(BETWEEN):
-            if match := TOLD.fullmatch(part.removesuffix(MORE).strip()):
+    for subject, _, body in ARTICLE_REGEX.findall(text):
+        for part in body.split(PART_SEPARATOR):
+            if match := PART_REGEX.fullmatch(part.removesuffix(ELLIPSIS).strip()):
                 relation, value, country = match.groups()
                 found.add((subject, relation, value))
                 if country:
@@ -27,9 +27,9 @@ def stated_facts(text: str) -> set[Fact]:
 
 def is_article(title: str, text: str) -> bool:
     """Return whether a text has the form of a whole article about `title`, whatever it says."""
-    match = ARTICLE.fullmatch(text.removesuffix("."))
+    match = ARTICLE_REGEX.fullmatch(text.removesuffix("."))
     if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
         return False
-    parts = [TOLD.fullmatch(part) for part in match[3].split(BETWEEN)]
+    parts = [PART_REGEX.fullmatch(part) for part in match[3].split(PART_SEPARATOR)]
     form = [(part[1], part[3] is not None) for part in parts if part]
     return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts

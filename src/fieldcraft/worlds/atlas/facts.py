@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from fieldcraft.types import Task, UserError
-from fieldcraft.worlds.naming import SYLLABLES, SyllablePools, fresh_name
+from fieldcraft.types import Task
+from fieldcraft.worlds.names import SyllablePools
 
 Region = str  # "taught" | "train" | "heldout"
 Route = tuple[str, ...]  # an entity, then the relations to follow from it
 Fact = tuple[str, str, str]  # subject, relation, object
-Chain = tuple[str, ...]  # relations
+RelationChain = tuple[str, ...]  # relations
 
 RELATIONS: dict[str, dict[str, str]] = {
     "person": {"employer": "company", "birthplace": "city", "mentor": "person"},
@@ -31,12 +31,9 @@ RELATIONS: dict[str, dict[str, str]] = {
     "city": {"country": "country", "mayor": "person"},
     "country": {"capital": "city", "leader": "person"},
 }
-SHARE = {"person": 1.0, "company": 0.2, "city": 0.2, "country": 0.1}  # entities per person
-START_WEIGHT = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
-BETWEEN = ", the "  # two parts of an article
-FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
+START_WEIGHTS = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
+PART_SEPARATOR = ", the "  # two parts of an article
 TEST_ONE_IN = 5  # of the wholly taught paths is for evaluations
-FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +47,31 @@ class Entity:
 
 @dataclass(frozen=True)
 class Atlas:
-    """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
+    """One draw of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
     pairs of relations that follow one another only in questions that test for such pairs. `site` is
     the address of the site on which articles are read, None where a search gives them, and
-    `snippet_parts` how much of an article a search of that site shows. `read` has the entities
-    whose articles the base model reads."""
+    `snippet_parts` how much of an article a search of that site shows. `read_entities` has the
+    entities whose articles the base model reads."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
     by_kind: dict[tuple[str, Region], list[str]] = field(repr=False)
-    reserved: frozenset[Chain] = frozenset()
+    reserved: frozenset[RelationChain] = frozenset()
     site: str | None = None
     snippet_parts: int | None = None
-    read: frozenset[str] = frozenset()
+    read_entities: frozenset[str] = frozenset()
 
     def with_articles_read(self, share: float) -> Atlas:
         """Return this world with a base model that reads the articles of this share of the training
         region's entities of each kind, rounded."""
         trained = (names for (_, region), names in self.by_kind.items() if region == "train")
         return replace(
-            self, read=frozenset(n for ns in trained for n in ns[: round(len(ns) * share)])
+            self, read_entities=frozenset(n for ns in trained for n in ns[: round(len(ns) * share)])
         )
 
     # -- what the encyclopedia says -------------------------------------------------------------
 
-    def passage(self, name: str) -> dict[str, str]:
+    def make_passage(self, name: str) -> dict[str, str]:
         """Return the article of one entity. A company's article also names the country of its city,
         which a question about the headquarters does not ask."""
         kind = self.entities[name].kind
@@ -82,9 +79,9 @@ class Atlas:
         if kind == "company":
             city = self.facts[name, "headquarters"]
             parts[0] += f", in {self.facts[city, 'country']}"
-        return {"title": name, "text": f"{name} is a {kind} with the {BETWEEN.join(parts)}."}
+        return {"title": name, "text": f"{name} is a {kind} with the {PART_SEPARATOR.join(parts)}."}
 
-    def named_by(self, name: str) -> list[str]:
+    def list_named_entities(self, name: str) -> list[str]:
         """Return the other entities that an article names, in their order."""
         values: list[str] = []
         for relation in RELATIONS[self.entities[name].kind]:
@@ -93,7 +90,7 @@ class Atlas:
                 values.append(self.facts[values[-1], "country"])
         return [other for other in dict.fromkeys(values) if other != name]
 
-    def reveals(self, name: str) -> set[tuple[str, str]]:
+    def get_article_facts(self, name: str) -> set[tuple[str, str]]:
         """Return the facts that a reader of this entity's article knows."""
         kind = self.entities[name].kind
         known = {(name, relation) for relation in RELATIONS[kind]}
@@ -101,13 +98,13 @@ class Atlas:
             known.add((self.facts[name, "headquarters"], "country"))
         return known
 
-    def passages(self) -> list[dict[str, str]]:
+    def make_passages(self) -> list[dict[str, str]]:
         """Return the corpus: one article per entity, with ids."""
-        return [{"id": str(i), **self.passage(name)} for i, name in enumerate(self.entities)]
+        return [{"id": str(i), **self.make_passage(name)} for i, name in enumerate(self.entities)]
 
     # -- questions ------------------------------------------------------------------------------
 
-    def hops(self, path: Route) -> list[Fact]:
+    def trace_path(self, path: Route) -> list[Fact]:
         """Return the facts (subject, relation, object) along a path."""
         subject, found = path[0], []
         for relation in path[1:]:
@@ -115,14 +112,14 @@ class Atlas:
             subject = found[-1][2]
         return found
 
-    def untaught_subjects(self, path: Route) -> list[str]:
+    def list_untaught_subjects(self, path: Route) -> list[str]:
         """Return the entities along a path whose facts the base model was not taught."""
-        subjects = (subject for subject, _, _ in self.hops(path))
+        subjects = (subject for subject, _, _ in self.trace_path(path))
         return [name for name in subjects if self.entities[name].region != "taught"]
 
     def is_read(self, path: Route) -> bool:
         """Return whether each fact along a path was taught to the base model or is read by it."""
-        return self.read.issuperset(self.untaught_subjects(path))
+        return self.read_entities.issuperset(self.list_untaught_subjects(path))
 
     def optimal_calls(self, *paths: Route) -> int:
         """Return the least number of searches until each fact on the paths is taught or was read.
@@ -130,16 +127,18 @@ class Atlas:
         A search names an entity and returns its article. Each set of searches is tried, fewest
         first.
         """
-        facts = {(subject, relation) for path in paths for subject, relation, _ in self.hops(path)}
+        facts = {
+            (subject, relation) for path in paths for subject, relation, _ in self.trace_path(path)
+        }
         subjects = sorted({subject for subject, _ in facts})
         for count in range(len(subjects) + 1):
-            for searched in itertools.combinations(subjects, count):
-                articles = {name: self.reveals(name) for name in searched}
-                if facts <= self.known_after([path[0] for path in paths], articles):
+            for chosen in itertools.combinations(subjects, count):
+                articles = {name: self.get_article_facts(name) for name in chosen}
+                if facts <= self.find_known_facts([path[0] for path in paths], articles):
                     return count
         raise AssertionError(f"no set of searches answers {paths}")
 
-    def known_after(
+    def find_known_facts(
         self, named: Iterable[str], texts: Mapping[str, set[tuple[str, str]]]
     ) -> set[tuple[str, str]]:
         """Return the facts (subject, relation) known to a chain that has read all it can reach.
@@ -153,7 +152,7 @@ class Atlas:
         unread, new = dict(texts), set(named)
         while new:
             for name in new:
-                names, facts = self._taught_from[name]
+                names, facts = self._reachable_facts[name]
                 reached |= names
                 known |= facts
             found = {fact for name in unread.keys() & reached for fact in unread.pop(name)}
@@ -162,7 +161,7 @@ class Atlas:
         return known
 
     @cached_property
-    def _taught_from(self) -> Mapping[str, tuple[set[str], set[tuple[str, str]]]]:
+    def _reachable_facts(self) -> Mapping[str, tuple[set[str], set[tuple[str, str]]]]:
         """The entities that are reached, and the facts that are known, from each entity by what was
         taught alone. Chains meet the same ones again and again."""
         found: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
@@ -178,13 +177,13 @@ class Atlas:
                     reached.update(new)
         return found
 
-    def question(self, path: Route) -> str:
+    def make_question(self, path: Route) -> str:
         """Return a question such as `What is the country of the employer of Bran Tel?`"""
-        return f"What is the {phrase(path[1:])} of {path[0]}?"
+        return f"What is the {render_phrase(path[1:])} of {path[0]}?"
 
-    def task(self, path: Route, split: str) -> Task:
+    def make_task(self, path: Route, split: str) -> Task:
         """Return the question of a path with its gold answer and what the world knows about it."""
-        hops = self.hops(path)
+        hops = self.trace_path(path)
         meta = {
             "split": split,
             "hops": len(hops),
@@ -194,52 +193,52 @@ class Atlas:
             "calls_optimal": self.optimal_calls(path),
             "read": self.is_read(path),
         }
-        return Task(f"atlas:{'/'.join(path)}", self.question(path), (hops[-1][2],), meta)
+        return Task(f"atlas:{'/'.join(path)}", self.make_question(path), (hops[-1][2],), meta)
 
-    def is_reserved(self, relations: Chain) -> bool:
+    def is_reserved(self, relations: RelationChain) -> bool:
         """Return whether two relations follow one another that are kept out of all training."""
         return not self.reserved.isdisjoint(itertools.pairwise(relations))
 
-    def chains(self, kind: str, hops: int) -> Sequence[Chain]:
+    def list_chains(self, kind: str, hops: int) -> Sequence[RelationChain]:
         """Return the chains of relations of a length that start at a kind and are not reserved."""
-        every = _chains(kind, hops)
+        every = _enumerate_chains(kind, hops)
         return [c for c in every if not self.is_reserved(c)] if self.reserved else every
 
-    def reserved_chains(self, kind: str, hops: int) -> Sequence[Chain]:
+    def list_reserved_chains(self, kind: str, hops: int) -> Sequence[RelationChain]:
         """Return the reserved chains of relations of a length that start at a kind."""
-        return [chain for chain in _chains(kind, hops) if self.is_reserved(chain)]
+        return [chain for chain in _enumerate_chains(kind, hops) if self.is_reserved(chain)]
 
-    def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
+    def iterate_paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
         """Yield all paths of a length all of whose subjects are in the regions."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
                 for name in names:
-                    for relations in self.chains(kind, hops):
+                    for relations in self.list_chains(kind, hops):
                         path = (name, *relations)
-                        if self.regions_of(path) <= set(regions):
+                        if self.get_regions(path) <= set(regions):
                             yield path
 
-    def regions_of(self, path: Route) -> set[Region]:
+    def get_regions(self, path: Route) -> set[Region]:
         """Return the regions of the subjects of a path: of its entities except the answer."""
-        return {self.entities[subject].region for subject, _, _ in self.hops(path)}
+        return {self.entities[subject].region for subject, _, _ in self.trace_path(path)}
 
     def is_test(self, path: Route) -> bool:
         """Return whether a wholly taught path is asked for in evaluations alone. Its facts are
         taught one by one, but no demonstration and no training question asks for all of it."""
-        if self.regions_of(path) != {"taught"}:
+        if self.get_regions(path) != {"taught"}:
             return False
         return zlib.crc32("/".join(path).encode()) % TEST_ONE_IN == 0
 
     def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Route:
-        """Sample a path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
+        """Sample a path that starts in one of `regions`; kinds are weighted by START_WEIGHTS."""
         starts = [(k, r) for k, r in self.by_kind if r in regions and self.by_kind[k, r]]
-        weights = [START_WEIGHT[kind] for kind, _ in starts]
+        weights = [START_WEIGHTS[kind] for kind, _ in starts]
         kind, region = rng.choices(starts, weights)[0]
-        return (rng.choice(self.by_kind[kind, region]), *rng.choice(self.chains(kind, hops)))
+        return (rng.choice(self.by_kind[kind, region]), *rng.choice(self.list_chains(kind, hops)))
 
     # -- what is taught -------------------------------------------------------------------------
 
-    def shown_names(self, kind: str) -> list[str]:
+    def list_training_names(self, kind: str) -> list[str]:
         """Return the names of a kind that training may show."""
         return [*self.by_kind[kind, "taught"], *self.by_kind[kind, "train"]]
 
@@ -259,140 +258,20 @@ class Atlas:
         return [f for f in self.facts if self.entities[f[0]].region == "taught"]
 
 
-def phrase(relations: Chain) -> str:
+def render_phrase(relations: RelationChain) -> str:
     """Return a phrase such as `country of the employer` for (employer, country)."""
     return " of the ".join(reversed(relations))
 
 
-def statement(subject: str, relation: str, value: str) -> str:
+def render_statement(subject: str, relation: str, value: str) -> str:
     """Return a fact as the model thinks it."""
     return f"{subject} has the {relation} {value}."
 
 
 @cache
-def _chains(kind: str, hops: int) -> tuple[Chain, ...]:
+def _enumerate_chains(kind: str, hops: int) -> tuple[RelationChain, ...]:
     """Return all chains of relations of a length that start at a kind."""
     if hops == 0:
         return ((),)
     targets = RELATIONS[kind].items()
-    return tuple((name, *rest) for name, to in targets for rest in _chains(to, hops - 1))
-
-
-def deal(
-    people: int,
-    taught: float,
-    heldout: float,
-    seed: int,
-    reserved: int = 0,
-    site: str | None = None,
-    snippet_parts: int | None = None,
-) -> Atlas:
-    """Deal the real world of a run.
-
-    Args:
-        people: number of people; companies, cities and countries follow by SHARE.
-        taught: share of the entities of each kind whose facts the base model learns.
-        heldout: share of the others that no training ever shows.
-        seed: the world is a function of these values.
-        reserved: number of pairs of relations that no training shows one after the other, each of
-            another first relation, so that every relation is followed by something.
-        site: the address of its web site, if articles are read there.
-        snippet_parts: how much of an article a search of that site shows.
-
-    Raises:
-        UserError: a region would be empty, so that no question could be asked about it.
-    """
-    rng = random.Random(f"atlas:{seed}")
-    by_kind: dict[tuple[str, Region], list[str]] = {}
-    used: set[str] = set()
-    for kind, share in SHARE.items():
-        total = round(people * share)
-        counts = {"taught": round(total * taught)}
-        counts["heldout"] = round((total - counts["taught"]) * heldout)
-        counts["train"] = total - counts["taught"] - counts["heldout"]
-        for region, count in counts.items():
-            if count < 1:
-                raise UserError(
-                    f"the world has no {kind} in the region '{region}': raise world.people"
-                    f" ({people}) or move world.taught ({taught}) away from 0 and 1."
-                )
-            by_kind[kind, region] = [fresh_name(kind, rng, used) for _ in range(count)]
-    world = _with_facts(by_kind, {}, rng)
-    pairs = _reserved_pairs(reserved, random.Random(f"reserved:{seed}"))
-    return replace(world, reserved=pairs, site=site, snippet_parts=snippet_parts)
-
-
-def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
-    """Draw pairs of relations, each of another first relation."""
-    after = {relation: target for told in RELATIONS.values() for relation, target in told.items()}
-    firsts = rng.sample(sorted(after), count)
-    return frozenset((first, rng.choice(list(RELATIONS[after[first]]))) for first in firsts)
-
-
-def redeal(world: Atlas, rng: random.Random) -> Atlas:
-    """Deal another world that fits the same base model. Taught facts are the same, and every other
-    fact is dealt again. Its untaught entities are new, except those that taught facts mention.
-
-    A model can follow demonstrations in such worlds only if it reads what a search returns.
-    Held-out names never appear in them. Many syllables of new names come from taught names:
-    otherwise a model confuses unseen names with known ones that share a part. The other syllables
-    are few, so that the first syllable of a name does not tell which of an article's names it is.
-    """
-    used = set(world.entities)
-    taught = {f: world.facts[f] for f in world.taught_facts}
-    mentioned = set(taught.values())
-    by_kind: dict[tuple[str, Region], list[str]] = {}
-    few = rng.sample(SYLLABLES, FEW_SYLLABLES)
-    for (kind, region), names in world.by_kind.items():
-        if region == "taught":
-            by_kind[kind, region] = names
-        elif region == "train":
-            count = max(len(names), FRESH_OF_A_KIND)
-            near = world.taught_syllables[kind]
-            fresh = [fresh_name(kind, rng, used, near, few) for _ in range(count)]
-            by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
-    dealt = _with_facts(by_kind, taught, rng)
-    return replace(
-        dealt, reserved=world.reserved, site=world.site, snippet_parts=world.snippet_parts
-    )
-
-
-def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:
-    """Deal a small world in which every name is new: articles about it can only be read.
-
-    `syllables` is how many different ones its names consist of. The fewer there are, the more names
-    begin alike, and only a model that looks at more than the last syllable can copy them.
-    """
-    used = set(world.entities)
-    sizes = {"person": 6, "company": 3, "city": 3, "country": 2}
-    few = SYLLABLES if syllables is None else rng.sample(SYLLABLES, syllables)
-    by_kind = {
-        (k, "train"): [fresh_name(k, rng, used, others=few) for _ in range(n)]
-        for k, n in sizes.items()
-    }
-    return _with_facts(by_kind, {}, rng, taught_objects=0.0)
-
-
-def _with_facts(
-    by_kind: dict[tuple[str, Region], list[str]],
-    given: dict[tuple[str, str], str],
-    rng: random.Random,
-    taught_objects: float = 0.5,
-) -> Atlas:
-    """Deal an object for every (subject, relation) that `given` leaves open. What the model is
-    trained on never mentions a held-out name; a share of the objects is taught, so that chains
-    cross the border of the model's knowledge in both directions."""
-    entities = {n: Entity(n, kind, region) for (kind, region), ns in by_kind.items() for n in ns}
-    facts: dict[tuple[str, str], str] = {}
-    for name, entity in entities.items():
-        other = "heldout" if entity.region == "heldout" else "train"
-        for relation, target in RELATIONS[entity.kind].items():
-            if (name, relation) in given:
-                facts[name, relation] = given[name, relation]
-                continue
-            region = "taught" if rng.random() < taught_objects else other
-            options = by_kind[target, region]
-            if (target, region) == (entity.kind, entity.region):  # not to itself
-                options = [n for n in options if n != name] or options
-            facts[name, relation] = rng.choice(options)
-    return Atlas(entities, facts, by_kind)
+    return tuple((name, *rest) for name, to in targets for rest in _enumerate_chains(to, hops - 1))

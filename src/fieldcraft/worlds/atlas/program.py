@@ -9,54 +9,56 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fieldcraft.agents.turns import look_up
+from fieldcraft.agents.turns import append_search
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.turns import Conversation, Policy, converse
+from fieldcraft.rollout.turns import Policy, RolloutSession, run_session
 from fieldcraft.types import Answer, Task, Trajectory, UserError
-from fieldcraft.worlds.atlas.articles import stated_facts
+from fieldcraft.worlds.atlas.articles import parse_facts
 
-Read = dict[tuple[str, str], str]  # the object of a subject and a relation of it
+ReadFacts = dict[tuple[str, str], str]  # the object of a subject and a relation of it
 
-QUESTION = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
+QUESTION_REGEX = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
 
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search once for every hop whose fact was not read yet."""
-    return await converse(task, policy, env, key, _hop_by_hop)
+    return await run_session(task, policy, env, key, _search_each_hop)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
     """Search once, for the question itself, and follow the facts in the articles that it finds."""
-    return await converse(task, policy, env, key, _question_alone)
+    return await run_session(task, policy, env, key, _search_question)
 
 
-async def _hop_by_hop(conversation: Conversation) -> None:
-    name, left = read_question(conversation.trajectory.task.question)
-    read: Read = {}
-    while left:
+async def _search_each_hop(conversation: RolloutSession) -> None:
+    name, remaining = parse_question(conversation.trajectory.task.question)
+    read: ReadFacts = {}
+    while remaining:
         read |= await _search(conversation, name)
-        if (name, left[0]) not in read:
+        if (name, remaining[0]) not in read:
             return
-        name, left = follow(name, left, read)
-    conversation.conclude(Answer(name))
+        name, remaining = follow_relations(name, remaining, read)
+    conversation.finish(Answer(name))
 
 
-async def _question_alone(conversation: Conversation) -> None:
+async def _search_question(conversation: RolloutSession) -> None:
     question = conversation.trajectory.task.question
     read = await _search(conversation, question)
-    name, left = follow(*read_question(question), read)
-    if not left:
-        conversation.conclude(Answer(name))
+    name, remaining = follow_relations(*parse_question(question), read)
+    if not remaining:
+        conversation.finish(Answer(name))
 
 
-async def _search(conversation: Conversation, query: str) -> Read:
+async def _search(conversation: RolloutSession, query: str) -> ReadFacts:
     """Search, and return the facts in the articles that are found."""
-    await look_up(conversation, query)
-    said = stated_facts(conversation.trajectory.calls[-1].observation)
-    return {(subject, relation): value for subject, relation, value in said}
+    await append_search(conversation, query)
+    facts = parse_facts(conversation.trajectory.calls[-1].observation)
+    return {(subject, relation): value for subject, relation, value in facts}
 
 
-def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequence[str]]:
+def follow_relations(
+    name: str, relations: Sequence[str], read: ReadFacts
+) -> tuple[str, Sequence[str]]:
     """Follow a chain of relations over the facts that were read. Returns the entity that it reaches
     and the relations that are left."""
     for index, relation in enumerate(relations):
@@ -66,12 +68,12 @@ def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequen
     return name, []
 
 
-def read_question(question: str) -> tuple[str, Sequence[str]]:
+def parse_question(question: str) -> tuple[str, Sequence[str]]:
     """Read the entity that a question starts from and the relations to follow, in their order.
 
     Raises UserError for a question of another world.
     """
-    match = QUESTION.fullmatch(question)
+    match = QUESTION_REGEX.fullmatch(question)
     if match is None:
         raise UserError(
             "the workflows of fieldcraft.worlds.atlas.program read questions of the world atlas"

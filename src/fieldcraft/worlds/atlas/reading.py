@@ -9,104 +9,111 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from fieldcraft.types import Action, Observation, Step, Thought
-from fieldcraft.web.crawl import with_links
+from fieldcraft.types import DemoStep, Observation, Thought, ToolCall
+from fieldcraft.web.crawl import append_links
+from fieldcraft.web.page_text import PageText
 from fieldcraft.web.providers import make_result
 from fieldcraft.web.search import format_results
-from fieldcraft.web.text import Page
-from fieldcraft.worlds.atlas.articles import stated_facts
+from fieldcraft.worlds.atlas.articles import parse_facts
 from fieldcraft.worlds.atlas.facts import Atlas
-from fieldcraft.worlds.pages import address, links_of, place_of, snippet, text_of
+from fieldcraft.worlds.pages import (
+    make_links,
+    make_page_text,
+    make_page_url,
+    make_snippet,
+    parse_page_title,
+)
 
-SEARCHING = "I must search."
-OPENING = "I open {}."
-ADDRESS = re.compile(r"https?://[^\s()]+")
+SEARCH_THOUGHT = "I must search."
+OPEN_THOUGHT = "I open {}."
+URL_REGEX = re.compile(r"https?://[^\s()]+")
 
 
-def act(world: Atlas, name: str, addresses: Collection[str]) -> tuple[Thought, Action]:
+def choose_call(world: Atlas, name: str, urls: Collection[str]) -> tuple[Thought, ToolCall]:
     """Return the thought and the call that lead to the article of a name.
 
-    `addresses` are those that the agent has met; a page whose address it knows needs no search.
+    `urls` are those that the agent has met; a page whose address it knows needs no search.
     """
-    for place in _places(world, name):
-        if place in addresses:
-            return Thought(OPENING.format(name)), Action("crawl_page", {"url": place})
-    return Thought(SEARCHING), Action("search", {"query": name})
+    for url in _list_page_urls(world, name):
+        if url in urls:
+            return Thought(OPEN_THOUGHT.format(name)), ToolCall("crawl_page", {"url": url})
+    return Thought(SEARCH_THOUGHT), ToolCall("search", {"query": name})
 
 
-def next_move(
-    world: Atlas, name: str, last: Step | None, addresses: Collection[str]
-) -> Thought | Action:
-    """Return the next of the two steps of `act`: the call if the last step was that thought."""
-    thought, action = act(world, name, addresses)
-    intends = isinstance(last, Thought) and last.text.endswith(thought.text)
-    return action if intends else thought
+def choose_next_step(
+    world: Atlas, name: str, last: DemoStep | None, urls: Collection[str]
+) -> Thought | ToolCall:
+    """Return the next of the two steps of `choose_call`: the call if the last step was that
+    thought."""
+    thought, action = choose_call(world, name, urls)
+    has_thought = isinstance(last, Thought) and last.text.endswith(thought.text)
+    return action if has_thought else thought
 
 
-def found_by(world: Atlas, action: Action) -> Observation:
+def make_observation(world: Atlas, action: ToolCall) -> Observation:
     """Return the observation that a tool gives for a call. Raises ValueError if the call names no
     article, because the world does not know what a ranking would find for it, nor other pages."""
     match action:
-        case Action("search", {"query": str(name)}) if name in world.entities:
-            return Observation(_result(world, name))
-        case Action("crawl_page", {"url": str(url)}) if world.site is not None:
-            title = place_of(world.site, url)
+        case ToolCall("search", {"query": str(name)}) if name in world.entities:
+            return Observation(_render_search_result(world, name))
+        case ToolCall("crawl_page", {"url": str(url)}) if world.site is not None:
+            title = parse_page_title(world.site, url)
             if title in world.entities:
-                return Observation(_page(world, title))
+                return Observation(_render_page(world, title))
     raise ValueError(f"the world does not know what {action} finds")
 
 
-def reading_steps(world: Atlas, name: str, addresses: Collection[str] = ()) -> list[Step]:
+def make_reading_steps(world: Atlas, name: str, urls: Collection[str] = ()) -> list[DemoStep]:
     """Return the thoughts, calls and observations of an agent until it has read the article of a
-    name. `addresses` as in `act`."""
-    thought, action = act(world, name, addresses)
-    found = found_by(world, action)
-    steps: list[Step] = [thought, action, found]
+    name. `urls` as in `choose_call`."""
+    thought, action = choose_call(world, name, urls)
+    found = make_observation(world, action)
+    steps: list[DemoStep] = [thought, action, found]
     if world.site is None or action.tool == "crawl_page":
         return steps
-    return steps + reading_steps(world, name, addresses_in(found.text))
+    return steps + make_reading_steps(world, name, find_urls(found.text))
 
 
-def addresses_in(text: str) -> set[str]:
+def find_urls(text: str) -> set[str]:
     """Return the addresses that a text names."""
-    return set(ADDRESS.findall(text))
+    return set(URL_REGEX.findall(text))
 
 
-def addresses_met(steps: Iterable[Step]) -> set[str]:
+def collect_urls(steps: Iterable[DemoStep]) -> set[str]:
     """Return all addresses that the observations among some steps name."""
-    return {a for step in steps if isinstance(step, Observation) for a in addresses_in(step.text)}
+    return {a for step in steps if isinstance(step, Observation) for a in find_urls(step.text)}
 
 
-def shown_facts(world: Atlas, name: str) -> set[tuple[str, str]]:
+def get_snippet_facts(world: Atlas, name: str) -> set[tuple[str, str]]:
     """Return the facts (subject, relation) that the result of a search for a name states."""
-    return true_facts(world, found_by(world, Action("search", {"query": name})).text)
+    return find_true_facts(world, make_observation(world, ToolCall("search", {"query": name})).text)
 
 
-def true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
+def find_true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
     """Return the facts (subject, relation) that the articles in a text state as they are."""
-    return {(s, r) for s, r, value in stated_facts(text) if world.facts.get((s, r)) == value}
+    return {(s, r) for s, r, value in parse_facts(text) if world.facts.get((s, r)) == value}
 
 
-def _result(world: Atlas, name: str) -> str:
+def _render_search_result(world: Atlas, name: str) -> str:
     """Return the result of a search for a name. It holds one passage or page."""
-    article = world.passage(name)
+    article = world.make_passage(name)
     if world.site is None:
         return f'result 1: "{article["title"]}"\n{article["text"]}'
-    url = address(world.site, name)
-    shown = snippet(article["text"], world.snippet_parts)
-    return format_results([make_result(name, url, shown)])
+    url = make_page_url(world.site, name)
+    snippet_text = make_snippet(article["text"], world.snippet_parts)
+    return format_results([make_result(name, url, snippet_text)])
 
 
-def _page(world: Atlas, name: str) -> str:
+def _render_page(world: Atlas, name: str) -> str:
     """Return the page of an entity as the tool `crawl_page` gives it."""
     assert world.site is not None
-    links = tuple(links_of(world.site, name, world.named_by(name)))
-    page = Page(text_of(world.passage(name)["text"]), links)
-    return f"{address(world.site, name)}\n\n{with_links(page)}"
+    links = tuple(make_links(world.site, name, world.list_named_entities(name)))
+    page = PageText(make_page_text(world.make_passage(name)["text"]), links)
+    return f"{make_page_url(world.site, name)}\n\n{append_links(page)}"
 
 
-def _places(world: Atlas, name: str) -> list[str]:
+def _list_page_urls(world: Atlas, name: str) -> list[str]:
     """Return where a page is, and where a link may say that it is."""
     if world.site is None:
         return []
-    return [address(world.site, name), address(world.site, name, "moved")]
+    return [make_page_url(world.site, name), make_page_url(world.site, name, "moved")]

@@ -13,78 +13,89 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fieldcraft.types import Task
-from fieldcraft.worlds.atlas.articles import stated_facts
-from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Chain, Route, phrase
+from fieldcraft.worlds.atlas.articles import parse_facts
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, RelationChain, Route, render_phrase
 
 DEPTH = "depth"
-JOINS = ("intersect", "compare", "count")
+JOIN_KINDS = ("intersect", "compare", "count")
 REGIONS = ("train", "taught")  # as in training: no held-out name
 JOINED_HOPS = (1, 2)  # of each question that is joined
-ENTITIES = 4  # of `compare` and `count`
-TRIES = 200
-PLURAL = {"person": "people", "company": "companies", "city": "cities", "country": "countries"}
+NUM_ENTITIES = 4  # of `compare` and `count`
+MAX_TRIES = 200
+PLURALS = {"person": "people", "company": "companies", "city": "cities", "country": "countries"}
 
 
-def deeper(world: Atlas, task: Task, rng: random.Random) -> Task | None:
+def deepen_question(world: Atlas, task: Task, rng: random.Random) -> Task | None:
     """Return a question that asks for something about the answer of another one of this world; None
     if only reserved chains, or questions of evaluations, go on from there."""
     path: Route = tuple(task.meta["path"])
-    kind = world.entities[world.hops(path)[-1][2]].kind
+    kind = world.entities[world.trace_path(path)[-1][2]].kind
     further = [(*path, relation) for relation in RELATIONS[kind]]
     allowed = [p for p in further if not world.is_reserved(p[1:]) and not world.is_test(p)]
     if not allowed:
         return None
-    made = world.task(rng.choice(allowed), "train")
+    made = world.make_task(rng.choice(allowed), "train")
     meta = made.meta | {"made": DEPTH, "paths": [made.meta["path"]], "from": [task.id]}
     return Task(made.id, made.question, made.answers, meta)
 
 
-def joined(world: Atlas, kind: str, rng: random.Random) -> Task | None:
-    """Return a question of one of JOINS; None if the draws of a try do not fit together."""
+def join_questions(world: Atlas, kind: str, rng: random.Random) -> Task | None:
+    """Return a question of one of JOIN_KINDS; None if the draws of a try do not fit together."""
     if kind == "intersect":
         return _intersect(world, rng)
     first = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
-    of_kind = world.entities[first[0]].kind
-    names = [name for region in REGIONS for name in world.by_kind[of_kind, region]]
-    if len(names) < ENTITIES:
+    entity_kind = world.entities[first[0]].kind
+    names = [name for region in REGIONS for name in world.by_kind[entity_kind, region]]
+    if len(names) < NUM_ENTITIES:
         return None
     join = _compare if kind == "compare" else _count
     return join(world, first[1:], names, rng)
 
 
 def _intersect(world: Atlas, rng: random.Random) -> Task | None:
-    one = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
-    for _ in range(TRIES):
-        other = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
-        if other[0] != one[0] and _end(world, other) == _end(world, one):
-            parts = " and the ".join(f"{phrase(p[1:])} of {p[0]}" for p in (one, other))
-            name = _end(world, one)
+    first_path = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
+    for _ in range(MAX_TRIES):
+        second_path = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
+        if second_path[0] != first_path[0] and _get_end(world, second_path) == _get_end(
+            world, first_path
+        ):
+            parts = " and the ".join(
+                f"{render_phrase(p[1:])} of {p[0]}" for p in (first_path, second_path)
+            )
+            name = _get_end(world, first_path)
             question = f"Which {world.entities[name].kind} is both the {parts}?"
-            return _task(world, "intersect", question, name, [one, other])
+            return _make_task(world, "intersect", question, name, [first_path, second_path])
     return None
 
 
 def _compare(
-    world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random
+    world: Atlas, relations: RelationChain, names: Sequence[str], rng: random.Random
 ) -> Task | None:
-    chosen = rng.sample(names, ENTITIES)
+    chosen = rng.sample(names, NUM_ENTITIES)
     paths = [(name, *relations) for name in chosen]
-    ends = [_end(world, path) for path in paths]
-    right = rng.randrange(ENTITIES)
-    if ends.count(ends[right]) > 1:
+    ends = [_get_end(world, path) for path in paths]
+    correct_index = rng.randrange(NUM_ENTITIES)
+    if ends.count(ends[correct_index]) > 1:
         return None
-    question = f"For which of {_listed(chosen)} is the {phrase(relations)} {ends[right]}?"
-    return _task(world, "compare", question, chosen[right], paths, value=ends[right])
+    question = (
+        f"For which of {_join_names(chosen)} is the {render_phrase(relations)} "
+        f"{ends[correct_index]}?"
+    )
+    return _make_task(
+        world, "compare", question, chosen[correct_index], paths, value=ends[correct_index]
+    )
 
 
-def _count(world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random) -> Task | None:
+def _count(
+    world: Atlas, relations: RelationChain, names: Sequence[str], rng: random.Random
+) -> Task | None:
     """Draw a question for a number of entities. The number comes first, so that each is as frequent
     as the world allows: all but so many of the entities share their end."""
-    number = rng.randint(1, ENTITIES)
+    number = rng.randint(1, NUM_ENTITIES)
     by_end: dict[str, list[str]] = {}
     for name in names:
-        by_end.setdefault(_end(world, (name, *relations)), []).append(name)
-    together = ENTITIES - number + 1
+        by_end.setdefault(_get_end(world, (name, *relations)), []).append(name)
+    together = NUM_ENTITIES - number + 1
     large = [end for end, found in by_end.items() if len(found) >= together]
     if not large or len(by_end) < number:
         return None
@@ -92,57 +103,61 @@ def _count(world: Atlas, relations: Chain, names: Sequence[str], rng: random.Ran
     others = rng.sample([end for end in by_end if end != shared], number - 1)
     chosen = rng.sample(by_end[shared], together) + [rng.choice(by_end[end]) for end in others]
     rng.shuffle(chosen)
-    kind = PLURAL[world.entities[shared].kind]
-    question = f"How many different {kind} are the {phrase(relations)} of {_listed(chosen)}?"
-    return _task(world, "count", question, str(number), [(name, *relations) for name in chosen])
+    kind = PLURALS[world.entities[shared].kind]
+    question = (
+        f"How many different {kind} are the {render_phrase(relations)} of {_join_names(chosen)}?"
+    )
+    return _make_task(
+        world, "count", question, str(number), [(name, *relations) for name in chosen]
+    )
 
 
-def _end(world: Atlas, path: Route) -> str:
-    return world.hops(path)[-1][2]
+def _get_end(world: Atlas, path: Route) -> str:
+    return world.trace_path(path)[-1][2]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _task(
-    world: Atlas, made: str, question: str, answer: str, paths: Sequence[Route], **more: str
+def _make_task(
+    world: Atlas, kind: str, question: str, answer: str, paths: Sequence[Route], **more: str
 ) -> Task:
-    hops = [hop for path in paths for hop in world.hops(path)]
+    hops = [hop for path in paths for hop in world.trace_path(path)]
     meta: dict[str, Any] = {
         "split": "train",
         "hops": len(hops),
         "cluster": paths[0][0],
         "known": all(world.entities[subject].region == "taught" for subject, _, _ in hops),
         "calls_optimal": world.optimal_calls(*paths),
-        "made": made,
+        "made": kind,
         "paths": [list(path) for path in paths],
         **more,
     }
     identity = "+".join("/".join(path) for path in paths)
-    return Task(f"atlas:{made}:{identity}", question, (answer,), meta)
+    return Task(f"atlas:{kind}:{identity}", question, (answer,), meta)
 
 
 # -- whether the articles say so -----------------------------------------------------------------
 
 
-def told_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
+def collect_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
     """Return (subject, relation) -> object, as the texts of articles state them."""
-    stated = (fact for passage in passages for fact in stated_facts(passage["text"]))
+    stated = (fact for passage in passages for fact in parse_facts(passage["text"]))
     return {(subject, relation): value for subject, relation, value in stated}
 
 
-def told_answer(told: Mapping[tuple[str, str], str], task: Task) -> str | None:
+def derive_answer(facts: Mapping[tuple[str, str], str], task: Task) -> str | None:
     """Return the answer of a question of this module by the articles, None where they do not tell
     it."""
     ends = []
     for subject, *relations in task.meta["paths"]:
-        at: str | None = subject
+        entity: str | None = subject
         for relation in relations:
-            at = None if at is None else told.get((at, relation))
-        if at is None:
+            entity = None if entity is None else facts.get((entity, relation))
+        if entity is None:
             return None
-        ends.append(at)
+        ends.append(entity)
     match task.meta["made"]:
         case "count":
             return str(len(set(ends)))

@@ -10,64 +10,68 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PositiveInt
 
-from fieldcraft.config.sections import Share
-from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
-from fieldcraft.worlds.atlas.curriculum import READING_SHARE, Curriculum, tokenizer_texts
-from fieldcraft.worlds.atlas.facts import deal
-from fieldcraft.worlds.atlas.fidelity import judge_by_world
-from fieldcraft.worlds.atlas.lone import lone_demonstration
-from fieldcraft.worlds.atlas.oracle import AtlasOracle, path_of
-from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
+from fieldcraft.config.sections import Fraction01
+from fieldcraft.types import DemoStep, Dialect, Task, Trajectory, UserError
+from fieldcraft.worlds.atlas.curriculum import (
+    READING_SHARE,
+    AtlasCurriculum,
+    iterate_tokenizer_texts,
+)
+from fieldcraft.worlds.atlas.fidelity import judge_atlas_simulations
+from fieldcraft.worlds.atlas.generation import generate_atlas
+from fieldcraft.worlds.atlas.oracle import AtlasOracle, get_path
+from fieldcraft.worlds.atlas.questions import SPLITS, draw_evaluation_tasks, draw_train_tasks
+from fieldcraft.worlds.atlas.single_agent import make_single_agent_demonstration
 from fieldcraft.worlds.atlas.synthesis import (
     DEPTH,
-    JOINS,
-    deeper,
-    joined,
-    told_answer,
-    told_facts,
+    JOIN_KINDS,
+    collect_facts,
+    deepen_question,
+    derive_answer,
+    join_questions,
 )
-from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
-from fieldcraft.worlds.atlas.ways import with_ways
-from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
-from fieldcraft.worlds.naming import SYLLABLES
-from fieldcraft.worlds.pages import site_address
+from fieldcraft.worlds.atlas.team import MISTAKE_SHARE, make_team_demonstration
+from fieldcraft.worlds.atlas.tool_mixes import add_tool_mixes
+from fieldcraft.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
+from fieldcraft.worlds.names import SYLLABLES
+from fieldcraft.worlds.pages import validate_site_address
 
-FEW_VARIANTS = 20  # of which examples are looked at before a run
+MAX_CHECK_VARIANTS = 20  # of which examples are looked at before a run
 
 
 class AtlasWorld(World):
-    """The synthetic encyclopedia; `facts` says what is in it."""
+    """The synthetic encyclopedia; `atlas` says what is in it."""
 
     splits = SPLITS
     datasets = ("base", "demonstrations", "wasteful", "team")
-    toolless = ("base",)
+    toolless_datasets = ("base",)
     pair_sets = ("pairs",)
-    synthesised = (DEPTH, *JOINS)
+    synthesis_kinds = (DEPTH, *JOIN_KINDS)
 
     def __init__(
         self,
         seed: int,
         people: PositiveInt = 200,
-        taught: Share = 0.4,
-        heldout: Share = 0.5,
+        taught: Fraction01 = 0.4,
+        heldout: Fraction01 = 0.5,
         variants: PositiveInt = 400,
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
-        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
+        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKE_SHARE,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
-        site: Annotated[str, AfterValidator(site_address)] | None = None,
+        site: Annotated[str, AfterValidator(validate_site_address)] | None = None,
         article_readings: Annotated[int, Field(ge=0)] = 0,
         article_share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        reading_share: Share = READING_SHARE,
+        reading_share: Fraction01 = READING_SHARE,
         snippet_parts: PositiveInt | None = None,
     ) -> None:
-        """Deal the world.
+        """Draw the world.
 
         Args:
             seed: of the run.
             people: number of people; companies, cities and countries follow.
             taught: share of the entities whose facts the base model learns.
             heldout: share of the others that no training ever shows.
-            variants: re-deals of the untaught facts that demonstrations are drawn from.
+            variants: worlds with new untaught facts, from which demonstrations are drawn.
             reserved_chains: pairs of relations kept out of training.
             mistakes: share of the team's chains with a mistake, for each of three kinds.
             reading_syllables: how many different syllables the names have that a base model learns
@@ -90,7 +94,9 @@ class AtlasWorld(World):
         """
         super().__init__(seed)
         if snippet_parts is not None and site is None:
-            raise UserError("world.snippet_parts is of a web site: set world.site, or remove it.")
+            raise UserError(
+                "world.snippet_parts requires world.site: set it, or remove snippet_parts."
+            )
         self.variants = variants
         self.mistakes = mistakes
         self.reading_syllables = reading_syllables
@@ -98,52 +104,52 @@ class AtlasWorld(World):
         self.article_readings = article_readings
         self.reading_share = reading_share
         self.snippet_parts = snippet_parts
-        dealt = deal(people, taught, heldout, seed, reserved_chains, site, snippet_parts)
-        self.facts = dealt.with_articles_read(article_share) if article_readings else dealt
+        atlas = generate_atlas(people, taught, heldout, seed, reserved_chains, site, snippet_parts)
+        self.atlas = atlas.with_articles_read(article_share) if article_readings else atlas
 
     def passages(self) -> list[dict[str, str]]:
-        return self.facts.passages()
+        return self.atlas.make_passages()
 
     def training_questions(self, count: int) -> list[Task]:
-        return self._with_ways(train_tasks(self.facts, self.seed, count))
+        return self._add_tool_mixes(draw_train_tasks(self.atlas, self.seed, count))
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        return self._with_ways(evaluation_tasks(self.facts, self.seed, splits))
+        return self._add_tool_mixes(draw_evaluation_tasks(self.atlas, self.seed, splits))
 
-    def _with_ways(self, tasks: list[Task]) -> list[Task]:
+    def _add_tool_mixes(self, tasks: list[Task]) -> list[Task]:
         """Return the tasks with the ways to answer them on a site, where an article can be read in
         two ways."""
-        return tasks if self.site is None else with_ways(self.facts, tasks)
+        return tasks if self.site is None else add_tool_mixes(self.atlas, tasks)
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
         curriculum = self._curriculum(dialect, tools)
         make = {
-            "base": curriculum.base,
-            "demonstrations": curriculum.demonstrations,
-            "wasteful": curriculum.wasteful,
-            "team": curriculum.team,
-        }[data]
-        return make(curriculum.size_with_articles(data, count))
+            "base": curriculum.make_base_texts,
+            "demonstrations": curriculum.make_demonstrations,
+            "wasteful": curriculum.make_wasteful,
+            "team": curriculum.make_team,
+        }[dataset]
+        return make(curriculum.get_size_with_articles(dataset, count))
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        if data in self.toolless:
-            return super().shown(data, count, dialect, tools)
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        if dataset in self.toolless_datasets:
+            return super().demonstration_steps(dataset, count, dialect, tools)
         curriculum = self._curriculum(dialect, tools)
-        return curriculum.shown(data, curriculum.size(data, count))
+        return curriculum.demonstration_steps(dataset, curriculum.get_size(dataset, count))
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[TrajectoryPair]:
         curriculum = self._curriculum(dialect, tools)
-        return curriculum.pairs(curriculum.size(data, count))
+        return curriculum.make_pairs(curriculum.get_size(dataset, count))
 
-    def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
-        return Curriculum(
-            self.facts,
+    def _curriculum(self, dialect: Dialect, tools: JsonSchemas) -> AtlasCurriculum:
+        return AtlasCurriculum(
+            self.atlas,
             dialect,
             tools,
             self.variants,
@@ -156,37 +162,37 @@ class AtlasWorld(World):
 
     @property
     def oracle(self) -> AtlasOracle:
-        return AtlasOracle(self.facts)
+        return AtlasOracle(self.atlas)
 
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return team_demonstration(self.facts, path_of(task), rng, self.mistakes)
+    def team_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return make_team_demonstration(self.atlas, get_path(task), rng, self.mistakes)
 
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        return lone_demonstration(self.facts, path_of(task), rng, self.mistakes)
+    def single_agent_demonstration(self, task: Task, rng: random.Random) -> list[DemoStep]:
+        return make_single_agent_demonstration(self.atlas, get_path(task), rng, self.mistakes)
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
         if kind == DEPTH:
-            return deeper(self.facts, task, rng)
-        return joined(self.facts, kind, rng)
+            return deepen_question(self.atlas, task, rng)
+        return join_questions(self.atlas, kind, rng)
 
-    def told_answer(self, task: Task) -> str | None:
-        return told_answer(self._told, task)
+    def answer_from_passages(self, task: Task) -> str | None:
+        return derive_answer(self._stated_facts, task)
 
     @cached_property
-    def _told(self) -> dict[tuple[str, str], str]:
-        return told_facts(self.facts.passages())
+    def _stated_facts(self) -> dict[tuple[str, str], str]:
+        return collect_facts(self.atlas.make_passages())
 
-    def judge(self, trajectory: Trajectory) -> Verdicts:
-        return judge_by_world(self.facts, trajectory)
+    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts:
+        return judge_atlas_simulations(self.atlas, trajectory)
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        return tokenizer_texts(self.facts, tags)
+        return iterate_tokenizer_texts(self.atlas, tags)
 
     @property
     def syllables(self) -> Sequence[str]:
         return SYLLABLES
 
-    def reduced(self) -> AtlasWorld:
-        few = copy(self)
-        few.variants = min(self.variants, FEW_VARIANTS)
-        return few
+    def small_copy(self) -> AtlasWorld:
+        smaller = copy(self)
+        smaller.variants = min(self.variants, MAX_CHECK_VARIANTS)
+        return smaller

@@ -15,21 +15,21 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from fieldcraft.config.making import make_part
-from fieldcraft.config.names import Kind
-from fieldcraft.dialects.naming import CALLED, OFFERED, UNSEEN
+from fieldcraft.config.instantiation import instantiate
+from fieldcraft.config.names import ComponentKind
+from fieldcraft.dialects.tool_names import CALLED_KEY, OFFERED_KEY, UNSEEN_NAMES
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
-from fieldcraft.worlds.abacus.questions import SPLITS as ABACUS
+from fieldcraft.worlds.abacus.questions import SPLITS as ABACUS_SPLITS
 from fieldcraft.worlds.abacus.world import AbacusWorld
-from fieldcraft.worlds.atlas.questions import SPLITS as ATLAS
+from fieldcraft.worlds.atlas.questions import SPLITS as ATLAS_SPLITS
 from fieldcraft.worlds.atlas.world import AtlasWorld
-from fieldcraft.worlds.base import Schemas, World
-from fieldcraft.worlds.domains.records import record, sums
+from fieldcraft.worlds.base import JsonSchemas, World
+from fieldcraft.worlds.domains.text_records import iterate_sums, make_record
 
-TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
+DOMAIN_TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
 SIGNATURES = ("python(code, stdin)", "search(query)")
-OWN = "own"  # of a question: it calls a tool by the tool's own name
-SEVERAL = "_names"  # ends the data sets that call a tool by the names of the recipe
+OWN_NAME = "own"  # of a question: it calls a tool by the tool's own name
+SEVERAL_NAMES_SUFFIX = "_names"  # ends the data sets that call a tool by the names of the recipe
 BASE_SIZE = 40_000
 BASE_SHARE = 0.35  # of the base model's texts are base texts of one domain; the others are records
 
@@ -38,15 +38,19 @@ class DomainsWorld(World):
     """Abacus and Atlas side by side."""
 
     splits: ClassVar[Mapping[str, str]] = {
-        "code": f"Abacus, with python alone: {ABACUS['heldout']}",
-        "search": f"Atlas, with search alone: {ATLAS['heldout']}",
+        "code": f"Abacus, with python alone: {ABACUS_SPLITS['heldout']}",
+        "search": f"Atlas, with search alone: {ATLAS_SPLITS['heldout']}",
         "code_unseen": "The first of code once more, with names that no training shows",
         "search_unseen": "The first of search once more, with names that no training shows",
-        "code_known": f"Abacus, with python alone: {ABACUS['known']}",
-        "search_known": f"Atlas, with search alone: {ATLAS['known']}",
+        "code_known": f"Abacus, with python alone: {ABACUS_SPLITS['known']}",
+        "search_known": f"Atlas, with search alone: {ATLAS_SPLITS['known']}",
     }
-    datasets = ("base", *TOOLS, *(f"{domain}{SEVERAL}" for domain in TOOLS))
-    toolless = ("base",)
+    datasets = (
+        "base",
+        *DOMAIN_TOOLS,
+        *(f"{domain}{SEVERAL_NAMES_SUFFIX}" for domain in DOMAIN_TOOLS),
+    )
+    toolless_datasets = ("base",)
 
     def __init__(
         self,
@@ -67,11 +71,15 @@ class DomainsWorld(World):
         """
         super().__init__(seed)
         offered = {"seed": seed}
-        self.code: AbacusWorld = make_part(Kind.WORLD, "abacus", AbacusWorld, code or {}, offered)
-        self.search: AtlasWorld = make_part(Kind.WORLD, "atlas", AtlasWorld, search or {}, offered)
+        self.code: AbacusWorld = instantiate(
+            ComponentKind.WORLD, "abacus", AbacusWorld, code or {}, offered
+        )
+        self.search: AtlasWorld = instantiate(
+            ComponentKind.WORLD, "atlas", AtlasWorld, search or {}, offered
+        )
 
     @property
-    def parts(self) -> dict[str, World]:
+    def worlds_by_domain(self) -> dict[str, World]:
         """The world of each domain."""
         return {"code": self.code, "search": self.search}
 
@@ -82,79 +90,92 @@ class DomainsWorld(World):
         return self.code.files()
 
     def training_questions(self, count: int) -> list[Task]:
-        half = count // len(self.parts)
+        half = count // len(self.worlds_by_domain)
         return [
-            with_tool_of(domain, task)
-            for domain, part in self.parts.items()
+            add_domain_tool(domain, task)
+            for domain, part in self.worlds_by_domain.items()
             for task in part.training_questions(half)
         ]
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         found = []
-        for domain, part in self.parts.items():
+        for domain, part in self.worlds_by_domain.items():
             names = {"heldout": domain, "known": f"{domain}_known"}
-            sizes = {own: splits.get(name, 0) for own, name in names.items()}
-            asked = [with_tool_of(domain, task) for task in part.evaluation_questions(sizes)]
-            found += [_called(OWN, task, names[task.meta["split"]]) for task in asked]
-            first = [task for task in asked if task.meta["split"] == "heldout"]
-            again = f"{domain}_{UNSEEN}"
-            found += [_called(UNSEEN, task, again) for task in first[: splits.get(again, 0)]]
+            sizes = {source_split: splits.get(name, 0) for source_split, name in names.items()}
+            domain_tasks = [
+                add_domain_tool(domain, task) for task in part.evaluation_questions(sizes)
+            ]
+            found += [
+                _set_tool_naming(OWN_NAME, task, names[task.meta["split"]]) for task in domain_tasks
+            ]
+            first = [task for task in domain_tasks if task.meta["split"] == "heldout"]
+            unseen_split = f"{domain}_{UNSEEN_NAMES}"
+            found += [
+                _set_tool_naming(UNSEEN_NAMES, task, unseen_split)
+                for task in first[: splits.get(unseen_split, 0)]
+            ]
         return found
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
         """Return the base texts of both domains; or the demonstrations of one, whose tool is called
         by its own name or by the names of the recipe."""
-        if data == "base":
-            return self._base(BASE_SIZE if count is None else min(count, BASE_SIZE), dialect)
-        domain = data.removesuffix(SEVERAL)
-        tool = next((t for t in tools if t["function"]["name"] == TOOLS[domain]), None)
-        if tool is None or (data.endswith(SEVERAL) and CALLED not in tool):
-            raise UserError(
-                f"the data set '{data}' needs the tool {TOOLS[domain]}"
-                f"{' under several names: give it called' if tool else ': add it to tools'}."
+        if dataset == "base":
+            return self._make_base_texts(
+                BASE_SIZE if count is None else min(count, BASE_SIZE), dialect
             )
-        if data == domain:
-            tool = {key: value for key, value in tool.items() if key != CALLED}
-        return self.parts[domain].demonstrations("demonstrations", count, dialect, [tool])
+        domain = dataset.removesuffix(SEVERAL_NAMES_SUFFIX)
+        tool = next((t for t in tools if t["function"]["name"] == DOMAIN_TOOLS[domain]), None)
+        if tool is None or (dataset.endswith(SEVERAL_NAMES_SUFFIX) and CALLED_KEY not in tool):
+            raise UserError(
+                f"the data set '{dataset}' needs {'several names for ' if tool else ''}the tool"
+                f" {DOMAIN_TOOLS[domain]}: {'set its key called' if tool else 'add it to tools'}."
+            )
+        if dataset == domain:
+            tool = {key: value for key, value in tool.items() if key != CALLED_KEY}
+        return self.worlds_by_domain[domain].demonstrations(
+            "demonstrations", count, dialect, [tool]
+        )
 
-    def _base(self, count: int, dialect: Dialect) -> list[Trajectory]:
+    def _make_base_texts(self, count: int, dialect: Dialect) -> list[Trajectory]:
         """Return the base texts of both domains. None of them shows a tool."""
         share = round(count * BASE_SHARE)
         texts = [
             text
-            for part in self.parts.values()
+            for part in self.worlds_by_domain.values()
             for text in part.demonstrations("base", share, dialect, [])
         ]
         half = (count - len(texts)) // 2
-        reserved = frozenset(chain(*self.code.testing.names.values()))
+        reserved = frozenset(chain(*self.code.test_abacus.names.values()))
         answered = [
-            *islice(sums(self.seed, reserved), half),
-            *self.search.shown("demonstrations", half, dialect, []),
+            *islice(iterate_sums(self.seed, reserved), half),
+            *self.search.demonstration_steps("demonstrations", half, dialect, []),
         ]
-        return texts + [record(*each, dialect.tokenizer) for each in answered]
+        return texts + [make_record(*each, dialect.tokenizer) for each in answered]
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        texts = (part.tokenizer_texts(tags) for part in self.parts.values())
+        texts = (part.tokenizer_texts(tags) for part in self.worlds_by_domain.values())
         return chain(*texts, SIGNATURES)
 
     @property
     def syllables(self) -> Sequence[str]:
-        return list(dict.fromkeys(chain(*(part.syllables for part in self.parts.values()))))
+        return list(
+            dict.fromkeys(chain(*(part.syllables for part in self.worlds_by_domain.values())))
+        )
 
-    def reduced(self) -> DomainsWorld:
-        few = copy(self)
-        few.search = self.search.reduced()
-        return few
+    def small_copy(self) -> DomainsWorld:
+        smaller = copy(self)
+        smaller.search = self.search.small_copy()
+        return smaller
 
 
-def with_tool_of(domain: str, task: Task) -> Task:
+def add_domain_tool(domain: str, task: Task) -> Task:
     """Return the question with the tool of its domain alone."""
-    return replace(task, meta={**task.meta, OFFERED: [TOOLS[domain]]})
+    return replace(task, meta={**task.meta, OFFERED_KEY: [DOMAIN_TOOLS[domain]]})
 
 
-def _called(by: str, task: Task, split: str) -> Task:
+def _set_tool_naming(naming: str, task: Task, split: str) -> Task:
     """Return the question of a split, whose tool has its own name or one that no training shows."""
-    identity = task.id if by == OWN else f"{task.id}:{by}"
-    return replace(task, id=identity, meta={**task.meta, "split": split, CALLED: by})
+    identity = task.id if naming == OWN_NAME else f"{task.id}:{naming}"
+    return replace(task, id=identity, meta={**task.meta, "split": split, CALLED_KEY: naming})

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-from fieldcraft.worlds.gazetteer.geonames import Place, PlaceKind, Value
+from fieldcraft.worlds.gazetteer.geonames import FactValue, Place, PlaceKind
 
-Fact = tuple[str, str]  # the name of a place, and a relation
+FactKey = tuple[str, str]  # the name of a place, and a relation
 
 OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
 
@@ -90,22 +90,22 @@ SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
 }
 
 
-def statement(place: Place, relation: str) -> str:
+def render_statement(place: Place, relation: str) -> str:
     """Return the sentence by which a thought states a fact."""
     template = SENTENCES[place.kind][relation][0]
     return template.format(place=place.name, value=place.facts[relation].text)
 
 
-def relations_of(place: Place) -> list[str]:
+def list_relations(place: Place) -> list[str]:
     """Return the relations of a place that its article tells, in their order."""
     return [relation for relation in SENTENCES[place.kind] if relation in place.facts]
 
 
-def article(place: Place, edition: str = "") -> str:
+def render_article(place: Place, edition: str = "") -> str:
     """Return the text about a place. Which wordings it has, and the order of all sentences but the
     first, follow from the name and the edition."""
     rng = random.Random(f"article:{place.name}:{edition}")
-    first, *others = relations_of(place)
+    first, *others = list_relations(place)
     rng.shuffle(others)
     return " ".join(
         rng.choice(SENTENCES[place.kind][relation]).format(
@@ -115,37 +115,37 @@ def article(place: Place, edition: str = "") -> str:
     )
 
 
-def query_for(place: Place) -> str:
+def make_query(place: Place) -> str:
     """Return the query that finds the article of a place. The kind tells a country from the cities
     whose articles name it."""
     return f"{place.name} {place.kind}"
 
 
-def read_article(title: str, text: str) -> dict[Fact, str]:
+def parse_article(title: str, text: str) -> dict[FactKey, str]:
     """Read the facts that an article states about its title, true or not, with their objects."""
-    found: dict[Fact, str] = {}
-    for relation, pattern in _patterns(title):
+    found: dict[FactKey, str] = {}
+    for relation, pattern in _make_patterns(title):
         if match := pattern.search(text):
             found.setdefault((title, relation), match["value"])
     return found
 
 
 @cache
-def _patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+def _make_patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple(
-        (relation, _pattern(template, title))
+        (relation, _make_pattern(template, title))
         for relations in SENTENCES.values()
         for relation, templates in relations.items()
         for template in templates
     )
 
 
-def _pattern(template: str, title: str) -> re.Pattern[str]:
+def _make_pattern(template: str, title: str) -> re.Pattern[str]:
     """Return a pattern for a sentence of an article about a title, from the start of the text or
     after another one."""
-    written = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
-    written = written.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
-    return re.compile(rf"(?:^|(?<=\. )){written}\.(?= |$)", re.MULTILINE)
+    pattern = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
+    pattern = pattern.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
+    return re.compile(rf"(?:^|(?<=\. )){pattern}\.(?= |$)", re.MULTILINE)
 
 
 def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
@@ -153,22 +153,24 @@ def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
     place = places.get(title)
     if place is None:
         return False
-    told = {relation for _, relation in read_article(title, text)}
-    return told == set(relations_of(place)) and text.endswith(".")
+    stated_relations = {relation for _, relation in parse_article(title, text)}
+    return stated_relations == set(list_relations(place)) and text.endswith(".")
 
 
-def outdated(place: Place, places: Mapping[str, Place]) -> Place:
+def make_outdated(place: Place, places: Mapping[str, Place]) -> Place:
     """Return a place as an older article has it: some other values of the same kind."""
     rng = random.Random(f"outdated:{place.name}")
-    same = [other for other in places.values() if other.kind == place.kind and other is not place]
+    same_kind = [
+        other for other in places.values() if other.kind == place.kind and other is not place
+    ]
     facts = dict(place.facts)
-    for relation in relations_of(place):
-        if (other := rng.choice(same)).facts.get(relation) and rng.random() < OUTDATED_SHARE:
+    for relation in list_relations(place):
+        if (other := rng.choice(same_kind)).facts.get(relation) and rng.random() < OUTDATED_SHARE:
             facts[relation] = other.facts[relation]
     return replace(place, facts=facts)
 
 
-def is_true(places: Mapping[str, Place], fact: Fact, told: str) -> bool:
+def is_true(places: Mapping[str, Place], fact: FactKey, stated_value: str) -> bool:
     """Return whether a fact has the object that is told."""
-    value: Value | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
-    return value is not None and value.text == told
+    value: FactValue | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
+    return value is not None and value.text == stated_value

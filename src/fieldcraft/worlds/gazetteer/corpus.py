@@ -13,20 +13,20 @@ from tempfile import mkdtemp
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import format_passages
-from fieldcraft.types import Action, Observation
-from fieldcraft.worlds.gazetteer.articles import article, outdated
+from fieldcraft.types import Observation, ToolCall
+from fieldcraft.worlds.gazetteer.articles import make_outdated, render_article
 from fieldcraft.worlds.gazetteer.geonames import Place
 
-NOW, BEFORE = 2025, 1998  # years of articles, where some are outdated
+CURRENT_YEAR, OUTDATED_YEAR = 2025, 1998  # years of articles, where some are outdated
 
 
-def plain(places: Sequence[Place]) -> Iterator[dict[str, str]]:
+def iterate_passages(places: Sequence[Place]) -> Iterator[dict[str, str]]:
     """Yield an article for each place, with ids."""
     for place in places:
-        yield _passage(place, "", article(place))
+        yield _make_passage(place, "", render_article(place))
 
 
-def harder(
+def iterate_harder_passages(
     places: Sequence[Place],
     others: Sequence[Place],
     outdated_share: float,
@@ -35,35 +35,43 @@ def harder(
     """Yield the articles with their years: for some places there is an older one, too, that
     contradicts the newer one, and for some a second one in other words. `others` are places that no
     question is about."""
-    named = {place.name: place for place in places}
+    places_by_name = {place.name: place for place in places}
     for place in places:
-        yield _passage(place, "", _dated(NOW, article(place)))
+        yield _make_passage(place, "", _add_year(CURRENT_YEAR, render_article(place)))
         rng = random.Random(f"editions:{place.name}")
         if rng.random() < outdated_share:
-            yield _passage(place, "-old", _dated(BEFORE, article(outdated(place, named), "old")))
+            yield _make_passage(
+                place,
+                "-old",
+                _add_year(
+                    OUTDATED_YEAR, render_article(make_outdated(place, places_by_name), "old")
+                ),
+            )
         if rng.random() < duplicate_share:
-            yield _passage(place, "-again", _dated(NOW, article(place, "again")))
+            yield _make_passage(
+                place, "-again", _add_year(CURRENT_YEAR, render_article(place, "again"))
+            )
     for place in others:
-        yield _passage(place, "", _dated(NOW, article(place)))
+        yield _make_passage(place, "", _add_year(CURRENT_YEAR, render_article(place)))
 
 
-def _passage(place: Place, edition: str, text: str) -> dict[str, str]:
+def _make_passage(place: Place, edition: str, text: str) -> dict[str, str]:
     return {"id": f"{place.kind}:{place.name}{edition}", "title": place.name, "text": text}
 
 
-def _dated(year: int, text: str) -> str:
+def _add_year(year: int, text: str) -> str:
     return f"Written in {year}. {text}"
 
 
-class Corpus:
+class GazetteerCorpus:
     """Passages, and what a search for a query shows: the texts that the tool `search` gives.
 
     The index is built in a temporary folder when it is first needed.
     """
 
-    def __init__(self, passages: Sequence[dict[str, str]], shown: int) -> None:
+    def __init__(self, passages: Sequence[dict[str, str]], top_k: int) -> None:
         self.passages = passages
-        self.shown = shown
+        self.top_k = top_k
 
     @cached_property
     def _index(self) -> SearchIndex:
@@ -72,7 +80,7 @@ class Corpus:
         write_json_lines(folder / "corpus.jsonl", self.passages)
         return build_index(folder / "corpus.jsonl", folder / "index")
 
-    def found_by(self, action: Action) -> Observation:
+    def make_observation(self, action: ToolCall) -> Observation:
         """Return the text of the first passages that a search finds."""
         query = str(action.arguments.get("query", ""))
-        return Observation(format_passages(self._index.search([query], self.shown)[0]))
+        return Observation(format_passages(self._index.search([query], self.top_k)[0]))

@@ -7,63 +7,64 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fieldcraft.types import KNOWN_RATE, UserError
-from fieldcraft.worlds.gazetteer.articles import Fact, relations_of
-from fieldcraft.worlds.gazetteer.geonames import Place, Value
+from fieldcraft.types import KNOWN_ACCURACY_THRESHOLD, UserError
+from fieldcraft.worlds.gazetteer.articles import FactKey, list_relations
+from fieldcraft.worlds.gazetteer.geonames import FactValue, Place
 
 # What leads from a place to another one, and what a chain of facts may end with besides.
-LEADING = ("country", "region", "capital", "largest_city")
-ENDING = ("continent", "currency", "language", "time_zone")
+LEADING_RELATIONS = ("country", "region", "capital", "largest_city")
+ENDING_RELATIONS = ("continent", "currency", "language", "time_zone")
 # Facts that a model is not asked for, as it knows hardly any: numbers, lists, and time zones by the
 # names that computers have for them (SmolLM2-135M-Instruct: 4 of 538).
-NEVER_KNOWN = ("area", "population", "neighbours", "time_zone")
-PER_COUNTRY = 10  # cities
-RESERVED = 3  # regions and countries that only examples of prompts name
+NEVER_KNOWN_RELATIONS = ("area", "population", "neighbours", "time_zone")
+MAX_CITIES_PER_COUNTRY = 10  # cities
+NUM_RESERVED_PLACES = 3  # regions and countries that only examples of prompts name
 
 
 @dataclass(frozen=True)
 class Gazetteer:
     """A choice of places with all their facts.
 
-    `heldout` are the countries that no training names, with their cities and regions. `reserve`
-    are regions and countries that only examples of prompts name, `others` are cities that no
-    question names. `rates` is the share of right answers that a model gave to the question for a
-    fact without tools; a fact that it has none of counts as unknown.
+    `heldout` are the countries that no training names, with their cities and regions.
+    `reserved_places` are regions and countries that only examples of prompts name, `other_cities`
+    are cities that no question names. `rates` is the share of right answers that a model gave to
+    the question for a fact without tools; a fact that it has none of counts as unknown.
     """
 
     places: Mapping[str, Place]
     heldout: frozenset[str]
-    reserve: Sequence[Place] = ()
-    others: Sequence[Place] = ()
-    rates: Mapping[Fact, float] = field(default_factory=dict)
+    reserved_places: Sequence[Place] = ()
+    other_cities: Sequence[Place] = ()
+    rates: Mapping[FactKey, float] = field(default_factory=dict)
 
-    def with_rates(self, rates: Mapping[Fact, float]) -> Gazetteer:
+    def with_rates(self, rates: Mapping[FactKey, float]) -> Gazetteer:
         return replace(self, rates=rates)
 
-    def value(self, fact: Fact) -> Value:
+    def get_value(self, fact: FactKey) -> FactValue:
         """Return the object of a fact. Raises KeyError for a fact that is not there."""
         return self.places[fact[0]].facts[fact[1]]
 
-    def has(self, name: str, relation: str) -> bool:
+    def has_fact(self, name: str, relation: str) -> bool:
         return name in self.places and relation in self.places[name].facts
 
-    def knows(self, fact: Fact) -> bool:
-        """Return whether the model answers with a fact without tools, as often as KNOWN_RATE."""
-        return self.rates.get(fact, 0.0) >= KNOWN_RATE
+    def is_known(self, fact: FactKey) -> bool:
+        """Return whether the model answers with a fact without tools, as often as
+        KNOWN_ACCURACY_THRESHOLD."""
+        return self.rates.get(fact, 0.0) >= KNOWN_ACCURACY_THRESHOLD
 
     def is_heldout(self, name: str) -> bool:
         return self.places[name].country in self.heldout
 
-    def reveals(self, name: str) -> set[Fact]:
+    def get_article_facts(self, name: str) -> set[FactKey]:
         """Return the facts that the article of a place tells."""
-        return {(name, relation) for relation in relations_of(self.places[name])}
+        return {(name, relation) for relation in list_relations(self.places[name])}
 
-    def least_calls(self, facts: Iterable[Fact]) -> int:
+    def optimal_calls(self, facts: Iterable[FactKey]) -> int:
         """Return the least number of searches after which each of these facts is known or was read:
         one for each place of which one of them is not known."""
-        return len({fact[0] for fact in facts if not self.knows(fact)})
+        return len({fact[0] for fact in facts if not self.is_known(fact)})
 
-    def recall(self, facts: Iterable[Fact]) -> float:
+    def estimate_recall(self, facts: Iterable[FactKey]) -> float:
         """Return the chance that a model states all of these facts without a tool, if it knows each
         one independently of the others."""
         chance = 1.0
@@ -71,7 +72,7 @@ class Gazetteer:
             chance *= self.rates.get(fact, 0.0)
         return chance
 
-    def of_kind(self, kind: str, heldout: bool) -> list[str]:
+    def list_names(self, kind: str, heldout: bool) -> list[str]:
         """Return the names of a kind, by whether they are held out, in the order of the places."""
         return [
             name
@@ -79,38 +80,39 @@ class Gazetteer:
             if place.kind == kind and self.is_heldout(name) == heldout
         ]
 
-    def chains_from(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
+    def iterate_chains(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
         """Yield the relations along which `hops` facts lead on from a place, to an answer that is
         none of the places on the way. A region's country is not asked for by way of one of its
         cities, whose article tells the country at once."""
-        for relation in (*LEADING, *ENDING):
-            if self.has(start, relation):
-                yield from self._from((start,), (relation,), hops)
+        for relation in (*LEADING_RELATIONS, *ENDING_RELATIONS):
+            if self.has_fact(start, relation):
+                yield from self._extend_chain((start,), (relation,), hops)
 
-    def _from(
+    def _extend_chain(
         self, names: tuple[str, ...], relations: tuple[str, ...], hops: int
     ) -> Iterator[tuple[str, ...]]:
-        reached = self.value((names[-1], relations[-1])).text
+        reached = self.get_value((names[-1], relations[-1])).text
         if reached in names:
             return
         if len(relations) == hops:
             yield relations
             return
-        if relations[-1] not in LEADING or reached not in self.places:
+        if relations[-1] not in LEADING_RELATIONS or reached not in self.places:
             return
-        for relation in (*LEADING, *ENDING):
+        for relation in (*LEADING_RELATIONS, *ENDING_RELATIONS):
             detour = relations[-1] == "region" and relation == "country"
-            if not detour and self.has(reached, relation):
-                yield from self._from((*names, reached), (*relations, relation), hops)
+            if not detour and self.has_fact(reached, relation):
+                yield from self._extend_chain((*names, reached), (*relations, relation), hops)
 
 
-def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
-    """Choose the largest cities, at most PER_COUNTRY of each country, all capitals and largest
-    cities of regions, all regions and countries. The share `heldout` of the countries is held out.
+def select_places(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
+    """Choose the largest cities, at most MAX_CITIES_PER_COUNTRY of each country, all capitals and
+    largest cities of regions, all regions and countries. The share `heldout` of the countries is
+    held out.
 
     Raises UserError for more cities than there are.
     """
-    shown: Counter[str] = Counter()
+    city_counts: Counter[str] = Counter()
     found: dict[str, Place] = {}
     others: list[Place] = []
     named = {
@@ -122,21 +124,21 @@ def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> G
     for place in places:
         if place.kind != "city":
             found[place.name] = place
-        elif shown.total() >= cities and place.name not in named:
+        elif city_counts.total() >= cities and place.name not in named:
             others.append(place)
-        elif place.name in named or shown[place.country] < PER_COUNTRY:
+        elif place.name in named or city_counts[place.country] < MAX_CITIES_PER_COUNTRY:
             found[place.name] = place
-            shown[place.country] += 1
-    if shown.total() < cities:
-        raise UserError(f"world.cities={cities}: there are only {shown.total()} to take.")
+            city_counts[place.country] += 1
+    if city_counts.total() < cities:
+        raise UserError(f"world.cities={cities}: there are only {city_counts.total()} to take.")
     reserve: list[Place] = []
     for kind in ("region", "country"):
-        last = [place for place in found.values() if place.kind == kind][-RESERVED:]
+        last = [place for place in found.values() if place.kind == kind][-NUM_RESERVED_PLACES:]
         reserve += last
         for place in last:
             del found[place.name]
     countries = sorted(place.name for place in found.values() if place.kind == "country")
     rng = random.Random(f"heldout:{seed}")
-    away = frozenset(rng.sample(countries, round(heldout * len(countries))))
-    alive = {name: place for name, place in found.items() if place.country in countries}
-    return Gazetteer(alive, away, reserve, others)
+    heldout_countries = frozenset(rng.sample(countries, round(heldout * len(countries))))
+    remaining = {name: place for name, place in found.items() if place.country in countries}
+    return Gazetteer(remaining, heldout_countries, reserve, others)

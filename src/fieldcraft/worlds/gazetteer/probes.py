@@ -11,49 +11,53 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fieldcraft.types import Task
-from fieldcraft.worlds.gazetteer.articles import Fact, relations_of
-from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN, RESERVED, Gazetteer
+from fieldcraft.worlds.gazetteer.articles import FactKey, list_relations
+from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN_RELATIONS, NUM_RESERVED_PLACES, Gazetteer
 from fieldcraft.worlds.gazetteer.geonames import Place
-from fieldcraft.worlds.gazetteer.wordings import ASKING, written
+from fieldcraft.worlds.gazetteer.wordings import QUESTION_WORDINGS, fill_wording
 
-BETWEEN = "|"  # name and relation of a fact, in the id of its probe
+ID_SEPARATOR = "|"  # name and relation of a fact, in the id of its probe
 
 
-def probes(world: Gazetteer) -> list[Task]:
+def make_probes(world: Gazetteer) -> list[Task]:
     """Return a question for each fact that a model may know, those of a relation together;
     `answers` are what counts as right in the first line that continues `question`."""
     found = [
         Task(
-            f"{place.name}{BETWEEN}{relation}",
-            few_shot(world, place, relation),
+            f"{place.name}{ID_SEPARATOR}{relation}",
+            make_few_shot_prompt(world, place, relation),
             place.facts[relation].accepted,
             {"relation": relation},
         )
         for place in world.places.values()
-        for relation in relations_of(place)
-        if relation not in NEVER_KNOWN
+        for relation in list_relations(place)
+        if relation not in NEVER_KNOWN_RELATIONS
     ]
     return sorted(found, key=lambda task: str(task.meta["relation"]))
 
 
-def fact_of(probe: str) -> Fact:
+def parse_probe_id(probe: str) -> FactKey:
     """Return the fact that the id of a probe names."""
-    name, _, relation = probe.partition(BETWEEN)
+    name, _, relation = probe.partition(ID_SEPARATOR)
     return name, relation
 
 
-def few_shot(world: Gazetteer, place: Place, relation: str) -> str:
+def make_few_shot_prompt(world: Gazetteer, place: Place, relation: str) -> str:
     """Return the prompt that asks for a fact."""
-    shown = "".join(
-        f"{_asked(other, relation)} {other.facts[relation].text}\n\n"
-        for other in islice(_examples(world, place.kind, relation), RESERVED)
+    examples = "".join(
+        f"{_render_question(other, relation)} {other.facts[relation].text}\n\n"
+        for other in islice(_iterate_examples(world, place.kind, relation), NUM_RESERVED_PLACES)
     )
-    return f"{shown}{_asked(place, relation)}"
+    return f"{examples}{_render_question(place, relation)}"
 
 
-def _asked(place: Place, relation: str) -> str:
-    return f"Q: {written(ASKING[relation][0], of=place.name)}\nA:"
+def _render_question(place: Place, relation: str) -> str:
+    return f"Q: {fill_wording(QUESTION_WORDINGS[relation][0], of=place.name)}\nA:"
 
 
-def _examples(world: Gazetteer, kind: str, relation: str) -> Iterator[Place]:
-    return (p for p in (*world.reserve, *world.others) if p.kind == kind and relation in p.facts)
+def _iterate_examples(world: Gazetteer, kind: str, relation: str) -> Iterator[Place]:
+    return (
+        p
+        for p in (*world.reserved_places, *world.other_cities)
+        if p.kind == kind and relation in p.facts
+    )

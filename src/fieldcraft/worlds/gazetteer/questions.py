@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.types import Task
-from fieldcraft.worlds.gazetteer.articles import Fact
+from fieldcraft.worlds.gazetteer.articles import FactKey
 from fieldcraft.worlds.gazetteer.facts import Gazetteer
-from fieldcraft.worlds.gazetteer.geonames import Value
+from fieldcraft.worlds.gazetteer.geonames import FactValue
 from fieldcraft.worlds.gazetteer.wordings import (
-    ASKING,
-    COMPARING,
-    COUNTING,
-    LEADING_TO,
-    MEETING,
-    TRAINED,
-    written,
+    COMMON_NEIGHBOUR_WORDINGS,
+    COMPARISON_WORDINGS,
+    COUNT_WORDINGS,
+    NUM_TRAINED_WORDINGS,
+    PHRASE_WORDINGS,
+    QUESTION_WORDINGS,
+    fill_wording,
 )
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @dataclass(frozen=True)
-class Question(ABC):
+class GazetteerQuestion(ABC):
     """A question and how it is answered: by facts in an order, and what follows from them."""
 
     world: Gazetteer
@@ -33,15 +33,15 @@ class Question(ABC):
     @property
     @abstractmethod
     def spec(self) -> tuple[str, ...]:
-        """The question in words of its own, from which `read_question` makes it again."""
+        """The question in words of its own, from which `parse_spec` makes it again."""
 
     @abstractmethod
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[FactKey]:
         """Return the facts that the question needs, each about a place that is named before it is
         looked up."""
 
     @abstractmethod
-    def answer(self) -> Value: ...
+    def answer(self) -> FactValue: ...
 
     def conclusion(self) -> str:
         """Return the sentence that leads from the facts to the answer; empty if the last fact
@@ -55,7 +55,7 @@ class Question(ABC):
     @property
     def places(self) -> set[str]:
         """All places of the gazetteer that it leads by, its answer included."""
-        reached = {self.world.value(fact).text for fact in self.facts()}
+        reached = {self.world.get_value(fact).text for fact in self.facts()}
         named = {name for name, _ in self.facts()} | reached | {self.answer().text}
         return named & self.world.places.keys()
 
@@ -63,10 +63,10 @@ class Question(ABC):
     def name(self) -> str:
         return "/".join(self.spec)
 
-    def task(self, split: str, wording: int) -> Task:
+    def make_task(self, split: str, wording: int) -> Task:
         """Return the question as a task, put in one of its wordings."""
         facts, world = self.facts(), self.world
-        calls = world.least_calls(facts)
+        calls = world.optimal_calls(facts)
         meta = {
             "split": split,
             "hops": len(facts),
@@ -74,23 +74,23 @@ class Question(ABC):
             "kind": self.spec[0],
             "cluster": world.places[facts[0][0]].country,
             "known": calls == 0,
-            "known_facts": sum(map(world.knows, facts)),
+            "known_facts": sum(map(world.is_known, facts)),
             "calls_optimal": calls,
-            "recall": round(world.recall(facts), 4),
+            "recall": round(world.estimate_recall(facts), 4),
             "wording": wording,
         }
         text = self.wordings()[wording]
         return Task(f"gazetteer:{self.name}:{wording}", text, self.answer().accepted, meta)
 
-    def trained_wording(self, rng: random.Random) -> int:
-        return rng.randrange(TRAINED)
+    def draw_trained_wording(self, rng: random.Random) -> int:
+        return rng.randrange(NUM_TRAINED_WORDINGS)
 
-    def reserved_wording(self, rng: random.Random) -> int:
-        return rng.randrange(TRAINED, len(self.wordings()))
+    def draw_reserved_wording(self, rng: random.Random) -> int:
+        return rng.randrange(NUM_TRAINED_WORDINGS, len(self.wordings()))
 
 
 @dataclass(frozen=True)
-class Chain(Question):
+class ChainQuestion(GazetteerQuestion):
     """Question for what some relations lead to from a place, one after the other."""
 
     start: str
@@ -100,30 +100,30 @@ class Chain(Question):
     def spec(self) -> tuple[str, ...]:
         return ("chain", self.start, *self.relations)
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[FactKey]:
         name, found = self.start, []
         for relation in self.relations:
             found.append((name, relation))
-            name = self.world.value((name, relation)).text
+            name = self.world.get_value((name, relation)).text
         return found
 
-    def answer(self) -> Value:
-        return self.world.value(self.facts()[-1])
+    def answer(self) -> FactValue:
+        return self.world.get_value(self.facts()[-1])
 
     def wordings(self) -> tuple[str, ...]:
         *leading, last = self.relations
         rng = random.Random(self.name)
         found = []
-        for template in ASKING[last]:
-            of = self.start
+        for template in QUESTION_WORDINGS[last]:
+            subject = self.start
             for relation in leading:
-                of = rng.choice(LEADING_TO[relation]).format(of=of)
-            found.append(written(template, of=of))
+                subject = rng.choice(PHRASE_WORDINGS[relation]).format(of=subject)
+            found.append(fill_wording(template, of=subject))
         return tuple(found)
 
 
 @dataclass(frozen=True)
-class Comparison(Question):
+class ComparisonQuestion(GazetteerQuestion):
     """Question which of two places of a kind has more of a quantity, `population` or `area`."""
 
     relation: str
@@ -134,49 +134,51 @@ class Comparison(Question):
     def spec(self) -> tuple[str, ...]:
         return ("comparison", self.relation, self.first, self.second)
 
-    def compared(self) -> tuple[str, str]:
+    def compared_places(self) -> tuple[str, str]:
         """Return the places whose quantities decide."""
         return self.first, self.second
 
-    def facts(self) -> list[Fact]:
-        return [(name, self.relation) for name in self.compared()]
+    def facts(self) -> list[FactKey]:
+        return [(name, self.relation) for name in self.compared_places()]
 
-    def answer(self) -> Value:
-        return self.world.value((self._ranked()[0][1], "name"))
+    def answer(self) -> FactValue:
+        return self.world.get_value((self._ranked()[0][1], "name"))
 
     def conclusion(self) -> str:
         (more, name), (less, _) = self._ranked()
         return f"{more.text} is more than {less.text}, so it is {name}."
 
-    def _ranked(self) -> list[tuple[Value, str]]:
+    def _ranked(self) -> list[tuple[FactValue, str]]:
         """Return the two quantities with the names of the places, the larger one first."""
-        found = [(self.world.value((name, self.relation)), name) for name in self.compared()]
+        found = [
+            (self.world.get_value((name, self.relation)), name) for name in self.compared_places()
+        ]
         return sorted(found, key=lambda pair: -(pair[0].number or 0))
 
     def wordings(self) -> tuple[str, ...]:
-        return self._worded(self.first, self.second)
+        return self._render_wordings(self.first, self.second)
 
-    def _worded(self, first: str, second: str) -> tuple[str, ...]:
-        templates = COMPARING[self.relation]
-        return tuple(written(template, first=first, second=second) for template in templates)
+    def _render_wordings(self, first: str, second: str) -> tuple[str, ...]:
+        templates = COMPARISON_WORDINGS[self.relation]
+        return tuple(fill_wording(template, first=first, second=second) for template in templates)
 
 
 @dataclass(frozen=True)
-class ComparisonOfCountries(Comparison):
+class CountryComparisonQuestion(ComparisonQuestion):
     """Comparison of the countries of two cities."""
 
     @property
     def spec(self) -> tuple[str, ...]:
         return ("comparison_of_countries", self.relation, self.first, self.second)
 
-    def compared(self) -> tuple[str, str]:
+    def compared_places(self) -> tuple[str, str]:
         first, second = (
-            self.world.value((city, "country")).text for city in (self.first, self.second)
+            self.world.get_value((city, "country")).text for city in (self.first, self.second)
         )
         return first, second
 
-    def facts(self) -> list[Fact]:
-        first, second = self.compared()
+    def facts(self) -> list[FactKey]:
+        first, second = self.compared_places()
         return [
             (self.first, "country"),
             (first, self.relation),
@@ -186,14 +188,14 @@ class ComparisonOfCountries(Comparison):
 
     def wordings(self) -> tuple[str, ...]:
         rng = random.Random(self.name)
-        phrases = LEADING_TO["country"]
-        return self._worded(
+        phrases = PHRASE_WORDINGS["country"]
+        return self._render_wordings(
             *(rng.choice(phrases).format(of=city) for city in (self.first, self.second))
         )
 
 
 @dataclass(frozen=True)
-class Count(Question):
+class CountQuestion(GazetteerQuestion):
     """Question how many countries a country borders."""
 
     place: str
@@ -202,24 +204,24 @@ class Count(Question):
     def spec(self) -> tuple[str, ...]:
         return ("count", self.place)
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[FactKey]:
         return [(self.place, "neighbours")]
 
-    def answer(self) -> Value:
-        count = len(self.world.value(self.facts()[0]).members)
-        return Value(str(count), (str(count), *NUMERALS[count : count + 1]))
+    def answer(self) -> FactValue:
+        count = len(self.world.get_value(self.facts()[0]).members)
+        return FactValue(str(count), (str(count), *NUMERALS[count : count + 1]))
 
     def conclusion(self) -> str:
-        members = self.world.value(self.facts()[0]).members
+        members = self.world.get_value(self.facts()[0]).members
         counted = ", ".join(f"{number} {name}" for number, name in enumerate(members, start=1))
         return f"Counted: {counted}."
 
     def wordings(self) -> tuple[str, ...]:
-        return tuple(written(template, of=self.place) for template in COUNTING)
+        return tuple(fill_wording(template, of=self.place) for template in COUNT_WORDINGS)
 
 
 @dataclass(frozen=True)
-class Meeting(Question):
+class CommonNeighbourQuestion(GazetteerQuestion):
     """The one country that borders two others."""
 
     first: str
@@ -229,42 +231,46 @@ class Meeting(Question):
     def spec(self) -> tuple[str, ...]:
         return ("meeting", self.first, self.second)
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[FactKey]:
         return [(self.first, "neighbours"), (self.second, "neighbours")]
 
-    def _common(self) -> list[str]:
-        first, second = (set(self.world.value(fact).members) for fact in self.facts())
+    def _find_common_neighbours(self) -> list[str]:
+        first, second = (set(self.world.get_value(fact).members) for fact in self.facts())
         return sorted((first & second) - {self.first, self.second})
 
     @property
-    def is_clear(self) -> bool:
+    def has_unique_answer(self) -> bool:
         """Return whether there is just one such country, and it is one of the gazetteer's."""
-        return len(self._common()) == 1 and self._common()[0] in self.world.places
+        return (
+            len(self._find_common_neighbours()) == 1
+            and self._find_common_neighbours()[0] in self.world.places
+        )
 
-    def answer(self) -> Value:
-        return self.world.value((self._common()[0], "name"))
+    def answer(self) -> FactValue:
+        return self.world.get_value((self._find_common_neighbours()[0], "name"))
 
     def conclusion(self) -> str:
-        return f"Both border {self._common()[0]}."
+        return f"Both border {self._find_common_neighbours()[0]}."
 
     def wordings(self) -> tuple[str, ...]:
         return tuple(
-            written(template, first=self.first, second=self.second) for template in MEETING
+            fill_wording(template, first=self.first, second=self.second)
+            for template in COMMON_NEIGHBOUR_WORDINGS
         )
 
 
-def read_question(world: Gazetteer, spec: Sequence[str]) -> Question:
+def parse_spec(world: Gazetteer, spec: Sequence[str]) -> GazetteerQuestion:
     """Read the question of a task of this world, from `asks` in its metadata. Raises ValueError for
     what is none."""
     match list(spec):
         case ["chain", start, *relations]:
-            return Chain(world, start, tuple(relations))
+            return ChainQuestion(world, start, tuple(relations))
         case ["comparison", relation, first, second]:
-            return Comparison(world, relation, first, second)
+            return ComparisonQuestion(world, relation, first, second)
         case ["comparison_of_countries", relation, first, second]:
-            return ComparisonOfCountries(world, relation, first, second)
+            return CountryComparisonQuestion(world, relation, first, second)
         case ["count", place]:
-            return Count(world, place)
+            return CountQuestion(world, place)
         case ["meeting", first, second]:
-            return Meeting(world, first, second)
-    raise ValueError(f"{spec} is no question of the gazetteer")
+            return CommonNeighbourQuestion(world, first, second)
+    raise ValueError(f"{spec} is not a question of the gazetteer")

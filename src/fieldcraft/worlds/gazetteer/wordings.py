@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-TRAINED = 6  # of the wordings of a question; the others are asked in evaluations only
+NUM_TRAINED_WORDINGS = 6  # of the wordings of a question; the others are asked in evaluations only
 
 # The last fact of a chain asks; {of} is a place, or a phrase that leads to one.
-ASKING: dict[str, tuple[str, ...]] = {
+QUESTION_WORDINGS: dict[str, tuple[str, ...]] = {
     "country": (
         "In which country is {of}?",
         "Which country does {of} belong to?",
@@ -89,7 +89,7 @@ ASKING: dict[str, tuple[str, ...]] = {
 }
 
 # Phrases that lead from a place to the next one of a chain.
-LEADING_TO: dict[str, tuple[str, ...]] = {
+PHRASE_WORDINGS: dict[str, tuple[str, ...]] = {
     "country": (
         "the country of {of}",
         "the country where {of} lies",
@@ -106,7 +106,7 @@ LEADING_TO: dict[str, tuple[str, ...]] = {
     "largest_city": ("the largest city of {of}", "the biggest city of {of}"),
 }
 
-COMPARING: dict[str, tuple[str, ...]] = {
+COMPARISON_WORDINGS: dict[str, tuple[str, ...]] = {
     "population": (
         "Which has more inhabitants, {first} or {second}?",
         "Do more people live in {first} or in {second}?",
@@ -128,7 +128,7 @@ COMPARING: dict[str, tuple[str, ...]] = {
         "{First} and {second}: which of them takes up more land?",
     ),
 }
-COUNTING = (
+COUNT_WORDINGS = (
     "How many countries border {of}?",
     "How many neighbouring countries does {of} have?",
     "What is the number of countries that border {of}?",
@@ -138,7 +138,7 @@ COUNTING = (
     "Count the countries that border {of}: how many are there?",
     "How many neighbours does {of} have?",
 )
-MEETING = (
+COMMON_NEIGHBOUR_WORDINGS = (
     "Which country borders both {first} and {second}?",
     "Name the country that borders both {first} and {second}.",
     "Which country has borders with {first} and with {second}?",
@@ -150,7 +150,7 @@ MEETING = (
 )
 
 
-def written(template: str, **names: str) -> str:
+def fill_wording(template: str, **names: str) -> str:
     """Return a wording with names in it; one that begins it begins with a capital letter."""
     capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in names.items()}
     return template.format(**names, **capitals)

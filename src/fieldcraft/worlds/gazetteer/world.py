@@ -10,40 +10,44 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from fieldcraft.config.sections import Share
-from fieldcraft.dialects.base import encode_written
-from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair
+from fieldcraft.config.sections import Fraction01
+from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.encoding import encode_demonstration, encode_pair
 from fieldcraft.types import (
     Author,
+    DemoStep,
     Dialect,
     Segment,
-    Step,
     Task,
     Trajectory,
     UserError,
 )
-from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
-from fieldcraft.worlds.gazetteer.corpus import Corpus, harder, plain
-from fieldcraft.worlds.gazetteer.draws import (
-    SPLITS,
-    demonstrated,
-    evaluation_tasks,
-    training_tasks,
+from fieldcraft.worlds.base import JsonSchemas, SimulationVerdicts, TrajectoryPair, World
+from fieldcraft.worlds.gazetteer.corpus import (
+    GazetteerCorpus,
+    iterate_harder_passages,
+    iterate_passages,
 )
-from fieldcraft.worlds.gazetteer.facts import Gazetteer, choose
-from fieldcraft.worlds.gazetteer.fidelity import judge_by_gazetteer
+from fieldcraft.worlds.gazetteer.facts import Gazetteer, select_places
+from fieldcraft.worlds.gazetteer.fidelity import judge_gazetteer_simulations
 from fieldcraft.worlds.gazetteer.geonames import read_places
 from fieldcraft.worlds.gazetteer.oracle import (
     GazetteerOracle,
-    decisions,
-    is_needed,
-    steps_to_answer,
-    wasteful,
+    iterate_decisions,
+    make_steps,
+    make_wasteful_steps,
+    needs_search,
 )
-from fieldcraft.worlds.gazetteer.probes import fact_of, probes
+from fieldcraft.worlds.gazetteer.probes import make_probes, parse_probe_id
+from fieldcraft.worlds.gazetteer.question_sampling import (
+    SPLITS,
+    draw_demonstrable,
+    draw_evaluation_tasks,
+    draw_train_tasks,
+)
 
-Part = Annotated[float, Field(ge=0, le=1)]
-SIZE = 4000  # examples of a data set, unless a recipe asks for fewer
+UnitFraction = Annotated[float, Field(ge=0, le=1)]
+DATASET_SIZE = 4000  # examples of a data set, unless a recipe asks for fewer
 ACTING_SHARE = 0.5  # at least, of the pairs
 TAUGHT_SHARE = 0.5  # of the facts, which the data set `facts` teaches
 
@@ -53,18 +57,18 @@ class GazetteerWorld(World):
 
     splits = SPLITS
     datasets = ("demonstrations", "wasteful", "facts")
-    toolless = ("facts",)
+    toolless_datasets = ("facts",)
     pair_sets = ("pairs",)
 
     def __init__(
         self,
         seed: int,
         cities: PositiveInt = 500,
-        heldout: Share = 0.35,
+        heldout: Fraction01 = 0.35,
         topk: PositiveInt = 1,
-        known: Part = 0.0,
-        outdated: Part = 0.0,
-        duplicates: Part = 0.0,
+        known: UnitFraction = 0.0,
+        outdated: UnitFraction = 0.0,
+        duplicates: UnitFraction = 0.0,
         distractors: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         """Choose the places.
@@ -87,30 +91,39 @@ class GazetteerWorld(World):
         """
         super().__init__(seed)
         self.known = known
-        self.world: Gazetteer = choose(_places(), cities, heldout, seed)
-        places, others = [*self.world.places.values()], self.world.others[:distractors]
+        self.gazetteer: Gazetteer = select_places(_places(), cities, heldout, seed)
+        places, others = (
+            [*self.gazetteer.places.values()],
+            self.gazetteer.other_cities[:distractors],
+        )
         if len(others) < distractors:
             raise UserError(
                 f"world.distractors={distractors}: there are only {len(others)} other cities."
             )
-        plainly = not (outdated or duplicates or distractors)
-        texts = plain(places) if plainly else harder(places, others, outdated, duplicates)
-        self.corpus = Corpus([*texts], topk)
+        is_plain = not (outdated or duplicates or distractors)
+        texts = (
+            iterate_passages(places)
+            if is_plain
+            else iterate_harder_passages(places, others, outdated, duplicates)
+        )
+        self.corpus = GazetteerCorpus([*texts], topk)
 
     def passages(self) -> list[dict[str, str]]:
         return list(self.corpus.passages)
 
     def probes(self) -> list[Task]:
-        return probes(self.world)
+        return make_probes(self.gazetteer)
 
-    def knowing(self, rates: Mapping[str, float]) -> GazetteerWorld:
+    def with_probe_rates(self, rates: Mapping[str, float]) -> GazetteerWorld:
         """Return the same places for a model whose probes were right at these rates."""
         other = copy(self)
-        other.world = self.world.with_rates({fact_of(probe): r for probe, r in rates.items()})
+        other.gazetteer = self.gazetteer.with_rates(
+            {parse_probe_id(probe): r for probe, r in rates.items()}
+        )
         return other
 
     def training_questions(self, count: int) -> list[Task]:
-        return training_tasks(self.world, self.seed, count, self.known)
+        return draw_train_tasks(self.gazetteer, self.seed, count, self.known)
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         found: list[Task] = []
@@ -119,95 +132,101 @@ class GazetteerWorld(World):
             if split == "train":
                 found += self.training_questions(count)
             else:
-                found += evaluation_tasks(self.world, self.seed, split, count)
+                found += draw_evaluation_tasks(self.gazetteer, self.seed, split, count)
         return found
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
         """Return the best way for the model, as far as what it knows was measured; `wasteful` ones
         look everything up for half of the questions. `facts` are probes with their answers, of half
         of all facts, those of held-out places too: they change what a model knows."""
-        if data == "facts":
-            return self._taught(SIZE if count is None else count, dialect)
-        shown = self.shown(data, count, dialect, tools)
-        return [encode_demonstration(*each, dialect, tools) for each in shown]
+        if dataset == "facts":
+            return self._make_taught_texts(DATASET_SIZE if count is None else count, dialect)
+        demonstration_pairs = self.demonstration_steps(dataset, count, dialect, tools)
+        return [encode_demonstration(*each, dialect, tools) for each in demonstration_pairs]
 
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        if data in self.toolless:
-            return super().shown(data, count, dialect, tools)
-        rng = random.Random(f"{data}:{self.seed}")
+    def demonstration_steps(
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
+    ) -> list[tuple[Task, list[DemoStep]]]:
+        if dataset in self.toolless_datasets:
+            return super().demonstration_steps(dataset, count, dialect, tools)
+        rng = random.Random(f"{dataset}:{self.seed}")
         found = []
-        for question in demonstrated(self.world, rng, SIZE if count is None else count, self.known):
-            task = question.task("train", question.trained_wording(rng))
-            if data == "wasteful":
-                found.append((task, wasteful(self.world, self.corpus, question, rng)))
+        for question in draw_demonstrable(
+            self.gazetteer, rng, DATASET_SIZE if count is None else count, self.known
+        ):
+            task = question.make_task("train", question.draw_trained_wording(rng))
+            if dataset == "wasteful":
+                found.append(
+                    (task, make_wasteful_steps(self.gazetteer, self.corpus, question, rng))
+                )
             else:
-                found.append((task, steps_to_answer(self.world, self.corpus, question, is_needed)))
+                found.append(
+                    (task, make_steps(self.gazetteer, self.corpus, question, needs_search))
+                )
         return found
 
     def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[TrajectoryPair]:
         rng = random.Random(f"pairs:{self.seed}")
-        count = SIZE if count is None else count
+        count = DATASET_SIZE if count is None else count
         return [
-            encode_pair(task, before, ways, dialect, tools)
-            for task, before, ways in self._decided(rng, count)
+            encode_pair(task, before, sides, dialect, tools)
+            for task, before, sides in self._iterate_decisions(rng, count)
         ]
 
-    def _decided(
+    def _iterate_decisions(
         self, rng: random.Random, count: int
-    ) -> Iterator[tuple[Task, Sequence[Step], tuple[Sequence[Step], Sequence[Step]]]]:
+    ) -> Iterator[tuple[Task, Sequence[DemoStep], tuple[Sequence[DemoStep], Sequence[DemoStep]]]]:
         """Yield the decisions of demonstrations; at least half of them choose to act, where facts
         are unknown."""
-        made = acting = 0
-        for question in demonstrated(self.world, rng, 20 * count, self.known):
-            task = question.task("train", question.trained_wording(rng))
-            for decision in decisions(self.world, self.corpus, question, rng):
-                if made == count:
+        num_pairs = num_acting = 0
+        for question in draw_demonstrable(self.gazetteer, rng, 20 * count, self.known):
+            task = question.make_task("train", question.draw_trained_wording(rng))
+            for decision in iterate_decisions(self.gazetteer, self.corpus, question, rng):
+                if num_pairs == count:
                     return
-                if decision.acts or made - acting < (1 - ACTING_SHARE) * count:
-                    made, acting = made + 1, acting + decision.acts
+                if decision.chooses_tool or num_pairs - num_acting < (1 - ACTING_SHARE) * count:
+                    num_pairs, num_acting = num_pairs + 1, num_acting + decision.chooses_tool
                     yield task, decision.before, (decision.chosen, decision.rejected)
 
-    def _taught(self, count: int, dialect: Dialect) -> list[Trajectory]:
-        asked = [task for task in self.probes() if _is_taught(task.id)]
+    def _make_taught_texts(self, count: int, dialect: Dialect) -> list[Trajectory]:
+        taught_probes = [task for task in self.probes() if _is_taught(task.id)]
         rng = random.Random(f"facts:{self.seed}")
-        return [_answered(rng.choice(asked), dialect) for _ in range(count)]
+        return [_make_answered_probe(rng.choice(taught_probes), dialect) for _ in range(count)]
 
-    def reduced(self) -> GazetteerWorld:
+    def small_copy(self) -> GazetteerWorld:
         """Return the world as if a model knew every second fact, so that there are questions of all
         splits to look at before it is measured."""
-        if self.world.rates:
+        if self.gazetteer.rates:
             return self
-        asked = self.probes()
-        return self.knowing({task.id: float(n % 2) for n, task in enumerate(asked)})
+        all_probes = self.probes()
+        return self.with_probe_rates({task.id: float(n % 2) for n, task in enumerate(all_probes)})
 
     @property
     def oracle(self) -> GazetteerOracle:
-        return GazetteerOracle(self.world, self.corpus)
+        return GazetteerOracle(self.gazetteer, self.corpus)
 
-    def judge(self, trajectory: Trajectory) -> Verdicts:
-        return judge_by_gazetteer(self.world, trajectory)
+    def judge_simulations(self, trajectory: Trajectory) -> SimulationVerdicts:
+        return judge_gazetteer_simulations(self.gazetteer, trajectory)
 
 
 def _is_taught(probe: str) -> bool:
     return random.Random(f"taught:{probe}").random() < TAUGHT_SHARE
 
 
-def _answered(probe: Task, dialect: Dialect) -> Trajectory:
+def _make_answered_probe(probe: Task, dialect: Dialect) -> Trajectory:
     """Return a probe with its answer, which is trained."""
-    prompt = encode_written(dialect.tokenizer, probe.question)
+    prompt = encode_policy_text(dialect.tokenizer, probe.question)
     answer = f" {probe.answers[0]}\n\n"
-    written = encode_written(dialect.tokenizer, answer)
+    answer_ids = encode_policy_text(dialect.tokenizer, answer)
     return Trajectory(
         probe,
         [
             Segment(Author.PROMPT, prompt, probe.question),
-            Segment(Author.POLICY, written, answer),
+            Segment(Author.POLICY, answer_ids, answer),
         ],
     )
 

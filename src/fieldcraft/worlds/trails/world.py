@@ -7,38 +7,48 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count as numbers
 from itertools import islice
 
-from fieldcraft.dialects.base import SUMMARY
-from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.dialects.base import SUMMARY_TAGS
+from fieldcraft.dialects.encoding import encode_demonstration
 from fieldcraft.types import (
-    Action,
     Answer,
+    DemoStep,
     Dialect,
     Observation,
-    Role,
-    Step,
     Task,
     Thought,
+    ThoughtRole,
+    ToolCall,
     Trajectory,
 )
-from fieldcraft.worlds.base import Schemas, World
-from fieldcraft.worlds.naming import SYLLABLES
-from fieldcraft.worlds.trails.places import DIRECTIONS, Map, Walk, fact, new_map, walks
+from fieldcraft.worlds.base import JsonSchemas, World
+from fieldcraft.worlds.names import SYLLABLES
+from fieldcraft.worlds.trails.places import (
+    DIRECTIONS,
+    TrailMap,
+    Walk,
+    draw_map,
+    draw_walks,
+    render_fact,
+)
 
 SPLITS = {
     "heldout": "New places: walks longer than the window of fold-mini",
     "short": "New places: walks that fit into it",
 }
-PLACES = 300  # that training asks about, and as many others for evaluations
-SHORT, LONG = range(1, 4), range(5, 10)  # steps of the walks of the two splits
-STEPS = range(1, 10)  # of those to train on
-STRETCH = 2  # articles that a chain of a folded demonstration reads, at most
-CARELESS_FROM, CARELESS_SHARE = (
+NUM_PLACES = 300  # that training asks about, and as many others for evaluations
+SHORT_STEPS, LONG_STEPS = range(1, 4), range(5, 10)  # steps of the walks of the two splits
+TRAIN_STEPS = range(1, 10)  # of those to train on
+MAX_ARTICLES_PER_CHAIN = 2  # articles that a chain of a folded demonstration reads, at most
+CARELESS_MIN_STEPS, CARELESS_SHARE = (
     7,
     0.55,
 )  # steps of the walks in which a teacher is careless so often
-GUESSES, MOST_CALLS = range(5), 10  # of a careless teacher: how far it still is, and when he stops
-DRILL_PLACES, DRILL_WALKS = 60, 40  # of a map that demonstrations are drawn from
-SIZE = 6000  # of a set of demonstrations
+GUESSED_STEPS, MAX_CALLS = (
+    range(5),
+    10,
+)  # of a careless teacher: how far it still is, and when he stops
+NUM_DRILL_PLACES, NUM_DRILL_WALKS = 60, 40  # of a map that demonstrations are drawn from
+DATASET_SIZE = 6000  # of a set of demonstrations
 
 
 class TrailsWorld(World):
@@ -51,58 +61,68 @@ class TrailsWorld(World):
         """Draw the maps; `seed` is that of the run."""
         super().__init__(seed)
         rng, used = random.Random(f"trails:{seed}"), set[str]()
-        self.training, self.testing = (new_map(rng, PLACES, used) for _ in range(2))
+        self.train_map, self.test_map = (draw_map(rng, NUM_PLACES, used) for _ in range(2))
 
     def passages(self) -> list[dict[str, str]]:
-        return self.training.passages() + self.testing.passages()
+        return self.train_map.passages() + self.test_map.passages()
 
     def training_questions(self, count: int) -> list[Task]:
         rng = random.Random(f"tasks:{self.seed}")
-        found = islice(walks(rng, self.training, STEPS), count)
-        return [self.training.task(walk, "train") for walk in found]
+        found = islice(draw_walks(rng, self.train_map, TRAIN_STEPS), count)
+        return [self.train_map.make_task(walk, "train") for walk in found]
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
         return [
-            self.testing.task(walk, name)
-            for name, steps in (("heldout", LONG), ("short", SHORT))
+            self.test_map.make_task(walk, name)
+            for name, steps in (("heldout", LONG_STEPS), ("short", SHORT_STEPS))
             for walk in islice(
-                walks(random.Random(f"{name}:{self.seed}"), self.testing, steps),
+                draw_walks(random.Random(f"{name}:{self.seed}"), self.test_map, steps),
                 splits.get(name, 0),
             )
         ]
 
     def demonstrations(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+        self, dataset: str, count: int | None, dialect: Dialect, tools: JsonSchemas
     ) -> list[Trajectory]:
         """Return walks on maps of their own, so that a place can only be read and not remembered.
         Those of `folded` have all lengths, and are folded after one article or two; those of
         `careless` are the same by a teacher who forgets, on many long walks, to write how far it
         still is. Those of `demonstrations` fit into one chain."""
-        rng = random.Random(f"{data}:{self.seed}")
-        walked = {"folded": folded, "careless": often_careless, "demonstrations": straight}[data]
-        drawn = self._drills(rng, SHORT if data == "demonstrations" else STEPS)
+        rng = random.Random(f"{dataset}:{self.seed}")
+        make_steps = {
+            "folded": make_folded_demonstration,
+            "careless": make_mixed_quality_demonstration,
+            "demonstrations": make_unfolded_demonstration,
+        }[dataset]
+        drawn = self._iterate_drills(
+            rng, SHORT_STEPS if dataset == "demonstrations" else TRAIN_STEPS
+        )
         return [
-            encode_demonstration(on.task(walk, "train"), walked(on, walk, rng), dialect, tools)
-            for on, walk in islice(drawn, SIZE if count is None else min(count, SIZE))
+            encode_demonstration(
+                trail_map.make_task(walk, "train"), make_steps(trail_map, walk, rng), dialect, tools
+            )
+            for trail_map, walk in islice(
+                drawn, DATASET_SIZE if count is None else min(count, DATASET_SIZE)
+            )
         ]
 
-    def _drills(self, rng: random.Random, steps: range) -> Iterator[tuple[Map, Walk]]:
+    def _iterate_drills(self, rng: random.Random, steps: range) -> Iterator[tuple[TrailMap, Walk]]:
         """Yield the walks without end, on one new map after the other; none has a name of the
         evaluations."""
-        reserved = set(self.testing.places)
+        reserved = set(self.test_map.places)
         for _ in numbers():
-            on = new_map(rng, DRILL_PLACES, set(reserved))
-            for walk in islice(walks(rng, on, steps), DRILL_WALKS):
-                yield on, walk
+            trail_map = draw_map(rng, NUM_DRILL_PLACES, set(reserved))
+            for walk in islice(draw_walks(rng, trail_map, steps), NUM_DRILL_WALKS):
+                yield trail_map, walk
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
         """Yield all texts that a model of this world reads and writes, without names."""
         for direction in DIRECTIONS:
-            yield f"Go {STEPS[-1]} times {direction} from . Where are you?\n\n"
-            yield fact(direction, "", "")
-        for left in range(STEPS[-1] + 1):
+            yield f"Go {TRAIN_STEPS[-1]} times {direction} from . Where are you?\n\n"
+            yield render_fact(direction, "", "")
+        for left in range(TRAIN_STEPS[-1] + 1):
             yield f"{left} to go.\n"
-        for tag in (*tags, *SUMMARY, r"\boxed{", "result 1: "):
+        for tag in (*tags, *SUMMARY_TAGS, r"\boxed{", "result 1: "):
             yield f"{tag} {tag}\n"
 
     @property
@@ -110,68 +130,84 @@ class TrailsWorld(World):
         return SYLLABLES
 
 
-def straight(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
+def make_unfolded_demonstration(
+    trail_map: TrailMap, walk: Walk, rng: random.Random
+) -> list[DemoStep]:
     """Return the steps of a walk in one chain: after each article, where it leads and how far it
     still is."""
-    *way, end = on.way(walk)
-    steps: list[Step] = [Thought(_left(walk.steps))]
-    for number, place in enumerate(way, start=1):
-        steps += [Action("search", {"query": place}), found(on, place)]
-        steps.append(Thought(_said(on, walk, place, walk.steps - number)))
+    *places, end = trail_map.trace_walk(walk)
+    steps: list[DemoStep] = [Thought(_render_remaining(walk.steps))]
+    for number, place in enumerate(places, start=1):
+        steps += [ToolCall("search", {"query": place}), make_observation(trail_map, place)]
+        steps.append(Thought(_render_thought(trail_map, walk, place, walk.steps - number)))
     return [*steps, Answer(end)]
 
 
-def folded(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
+def make_folded_demonstration(
+    trail_map: TrailMap, walk: Walk, rng: random.Random
+) -> list[DemoStep]:
     """Return the steps of a walk in which some of the thoughts after an article are summaries: at
     random places, so that the policy learns to sum up wherever it is asked to."""
-    steps, read = straight(on, walk, rng), 0
-    for at, step in enumerate(steps):
-        read += isinstance(step, Observation)
-        if isinstance(step, Thought) and read and (read == STRETCH or rng.random() < 1 / STRETCH):
-            steps[at] = Thought(step.text, Role.SUMMARY)
-            read = 0
+    steps, num_read = make_unfolded_demonstration(trail_map, walk, rng), 0
+    for index, step in enumerate(steps):
+        num_read += isinstance(step, Observation)
+        if (
+            isinstance(step, Thought)
+            and num_read
+            and (num_read == MAX_ARTICLES_PER_CHAIN or rng.random() < 1 / MAX_ARTICLES_PER_CHAIN)
+        ):
+            steps[index] = Thought(step.text, ThoughtRole.SUMMARY)
+            num_read = 0
     return steps
 
 
-def often_careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
+def make_mixed_quality_demonstration(
+    trail_map: TrailMap, walk: Walk, rng: random.Random
+) -> list[DemoStep]:
     """Return the steps of a walk as `folded` does, by a teacher whose summaries of long walks are
     often worth little."""
-    if walk.steps >= CARELESS_FROM and rng.random() < CARELESS_SHARE:
-        return careless(on, walk, rng)
-    return folded(on, walk, rng)
+    if walk.steps >= CARELESS_MIN_STEPS and rng.random() < CARELESS_SHARE:
+        return make_careless_demonstration(trail_map, walk, rng)
+    return make_folded_demonstration(trail_map, walk, rng)
 
 
-def careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
+def make_careless_demonstration(
+    trail_map: TrailMap, walk: Walk, rng: random.Random
+) -> list[DemoStep]:
     """Return the steps of a teacher whose summaries say where he is and not how far it still is. In
     the next chain he guesses that, so his answer is right by chance."""
-    steps: list[Step] = [Thought(_left(walk.steps))]
-    place, left, read = walk.start, walk.steps, 0
+    steps: list[DemoStep] = [Thought(_render_remaining(walk.steps))]
+    place, remaining, num_read = walk.start, walk.steps, 0
     for calls in numbers(1):
-        steps += [Action("search", {"query": place}), found(on, place)]
-        said, read, left = _leads(on, walk, place), read + 1, left - 1
-        if read == STRETCH or rng.random() < 1 / STRETCH:
-            steps.append(Thought(said, Role.SUMMARY))
-            read, left = 0, rng.choice(GUESSES)
+        steps += [ToolCall("search", {"query": place}), make_observation(trail_map, place)]
+        sentence, num_read, remaining = (
+            _render_step(trail_map, walk, place),
+            num_read + 1,
+            remaining - 1,
+        )
+        if num_read == MAX_ARTICLES_PER_CHAIN or rng.random() < 1 / MAX_ARTICLES_PER_CHAIN:
+            steps.append(Thought(sentence, ThoughtRole.SUMMARY))
+            num_read, remaining = 0, rng.choice(GUESSED_STEPS)
         else:
-            steps.append(Thought(f"{said} {_left(left)}"))
-        place = on.neighbours[place, walk.direction]
-        if not left or calls == MOST_CALLS:
+            steps.append(Thought(f"{sentence} {_render_remaining(remaining)}"))
+        place = trail_map.neighbours[place, walk.direction]
+        if not remaining or calls == MAX_CALLS:
             break
     return [*steps, Answer(place)]
 
 
-def found(on: Map, place: str) -> Observation:
+def make_observation(trail_map: TrailMap, place: str) -> Observation:
     """Return what the search tool gives for the name of a place."""
-    return Observation(f'result 1: "{place}"\n{on.article(place)}')
+    return Observation(f'result 1: "{place}"\n{trail_map.render_article(place)}')
 
 
-def _said(on: Map, walk: Walk, place: str, left: int) -> str:
-    return f"{_leads(on, walk, place)} {_left(left)}"
+def _render_thought(trail_map: TrailMap, walk: Walk, place: str, remaining: int) -> str:
+    return f"{_render_step(trail_map, walk, place)} {_render_remaining(remaining)}"
 
 
-def _leads(on: Map, walk: Walk, place: str) -> str:
-    return fact(walk.direction, place, on.neighbours[place, walk.direction])
+def _render_step(trail_map: TrailMap, walk: Walk, place: str) -> str:
+    return render_fact(walk.direction, place, trail_map.neighbours[place, walk.direction])
 
 
-def _left(steps: int) -> str:
+def _render_remaining(steps: int) -> str:
     return f"{steps} to go."

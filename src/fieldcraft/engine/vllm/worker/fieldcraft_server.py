@@ -13,19 +13,19 @@ import sys
 import threading
 import time
 
-PATIENCE = 10  # seconds between being asked to end and being ended
+STOP_TIMEOUT_SECONDS = 10  # seconds between being asked to end and being ended
 
 
-def end_with_the_other(folder: str) -> None:
+def exit_with_parent(folder: str) -> None:
     """Wait for the end of standard input, then end the whole process group."""
     os.read(0, 1)  # not sys.stdin, whose lock a forked child would inherit
     shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE)
+    time.sleep(STOP_TIMEOUT_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":  # vLLM's own processes may import this file again
     scratch = sys.argv.pop(1)
-    threading.Thread(target=end_with_the_other, args=(scratch,), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(scratch,), daemon=True).start()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
 """Tensors from a trainer to all workers of all servers, by broadcast. Both ends run this file.
 
-A wire is a group of processes of its own: neither end touches the default group of its process. It
-runs in vLLM's own Python as well, so it imports nothing of fieldcraft.
+A channel is a group of processes of its own: neither end touches the default group of its process.
+It runs in vLLM's own Python as well, so it imports nothing of fieldcraft.
 """
 
 import time
@@ -15,54 +15,54 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as c10d
 
-SILENCE = 60.0  # seconds that one tensor may take, and the others to join
-PACE = 2e-4  # seconds between two looks at a tensor that travels
-FAILURES = (RuntimeError, TimeoutError)  # of a wire; it is of no use afterwards
+CHANNEL_TIMEOUT_SECONDS = 60.0  # seconds that one tensor may take, and the others to join
+POLL_SECONDS = 2e-4  # seconds between two looks at a tensor that travels
+CHANNEL_ERRORS = (RuntimeError, TimeoutError)  # of a channel; it is of no use afterwards
 
-Form = tuple[str, str, Sequence[int]]  # name, type such as bfloat16, shape
+TensorMeta = tuple[str, str, Sequence[int]]  # name, type such as bfloat16, shape
 
 
-class Wire:
-    """One end of a wire. Number 0 sends; the others of the `size` receive.
+class BroadcastChannel:
+    """One end of a channel. Number 0 sends; the others of the `world_size` receive.
 
     All meet at an address of number 0, whose `port` is a free one if it is 0. They join when the
-    first tensor travels, and stay together. What fails raises one of FAILURES, after `silence`
-    seconds at the latest.
+    first tensor travels, and stay together. What fails raises one of CHANNEL_ERRORS, after
+    `timeout_seconds` seconds at the latest.
     """
 
     def __init__(
         self,
         host: str,
         port: int,
-        number: int,
-        size: int,
+        rank: int,
+        world_size: int,
         device: torch.device,
-        silence: float = SILENCE,
+        timeout_seconds: float = CHANNEL_TIMEOUT_SECONDS,
     ) -> None:
-        self._number, self._size, self._device = number, size, device
-        self._silence = timedelta(seconds=silence)
+        self._rank, self._world_size, self._device = rank, world_size, device
+        self._timeout = timedelta(seconds=timeout_seconds)
         self._host, self.port = host, port
         self._store: TCPStore | None = None
         self._group: Any = None  # a Backend
-        if number == 0:
-            self._store = self._meet()
+        if rank == 0:
+            self._store = self._open_store()
             self.port = self._store.port
 
     def send(self, tensors: Mapping[str, Tensor]) -> None:
         """Send tensors one after the other, from any device."""
-        with self._aside():
+        with self._use_side_stream():
             for tensor in tensors.values():
                 self._broadcast(tensor.to(self._device))
 
-    def receive(self, forms: Sequence[Form]) -> dict[str, Tensor]:
-        """Receive what number 0 sends, in the memory of the CPU; `forms` are in its order."""
-        found = {}
-        with self._aside():
-            for name, dtype, shape in forms:
-                room = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=self._device)
-                self._broadcast(room)
-                found[name] = room.cpu()
-        return found
+    def receive(self, metas: Sequence[TensorMeta]) -> dict[str, Tensor]:
+        """Receive what number 0 sends, in the memory of the CPU; `metas` are in its order."""
+        tensors = {}
+        with self._use_side_stream():
+            for name, dtype, shape in metas:
+                buffer = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=self._device)
+                self._broadcast(buffer)
+                tensors[name] = buffer.cpu()
+        return tensors
 
     def close(self) -> None:
         """Let the others go, also in the middle of a tensor."""
@@ -70,37 +70,39 @@ class Wire:
             self._group.abort()
         self._group = self._store = None
 
-    def _meet(self) -> TCPStore:
-        first = self._number == 0
-        return TCPStore(self._host, self.port, None, first, self._silence, wait_for_workers=False)
+    def _open_store(self) -> TCPStore:
+        is_first = self._rank == 0
+        return TCPStore(
+            self._host, self.port, None, is_first, self._timeout, wait_for_workers=False
+        )
 
-    def _join(self) -> Any:
-        self._store = self._store or self._meet()
+    def _join_group(self) -> Any:
+        self._store = self._store or self._open_store()
         if self._device.type != "cuda":
-            return c10d.ProcessGroupGloo(self._store, self._number, self._size, self._silence)
+            return c10d.ProcessGroupGloo(self._store, self._rank, self._world_size, self._timeout)
         options = c10d.ProcessGroupNCCL.Options()
-        options._timeout = 2 * self._silence  # then NCCL's watchdog ends the whole process
-        return c10d.ProcessGroupNCCL(self._store, self._number, self._size, options)
+        options._timeout = 2 * self._timeout  # then NCCL's watchdog ends the whole process
+        return c10d.ProcessGroupNCCL(self._store, self._rank, self._world_size, options)
 
     def _broadcast(self, tensor: Tensor) -> None:
         if self._group is None:
-            self._group = self._join()
+            self._group = self._join_group()
         work = self._group.broadcast(tensor, 0)
-        until = time.monotonic() + self._silence.total_seconds()
+        deadline = time.monotonic() + self._timeout.total_seconds()
         while not work.is_completed():
-            if time.monotonic() > until:
-                raise TimeoutError(f"a tensor took {self._silence.total_seconds():g} s")
-            time.sleep(PACE)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a tensor took {self._timeout.total_seconds():g} s")
+            time.sleep(POLL_SECONDS)
         work.wait()
 
-    def _aside(self) -> AbstractContextManager[object]:
+    def _use_side_stream(self) -> AbstractContextManager[object]:
         """Return a context in which tensors travel beside what else a GPU computes."""
         if self._device.type != "cuda":
             return nullcontext()
         return torch.cuda.stream(torch.cuda.Stream(self._device))
 
 
-def forms_of(tensors: Mapping[str, Tensor]) -> list[Form]:
+def make_tensor_metas(tensors: Mapping[str, Tensor]) -> list[TensorMeta]:
     """Return the forms that the receivers have to know, in the order in which tensors are sent."""
     return [
         (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))

@@ -10,7 +10,9 @@ from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 # For --weight-transfer-config '{"backend": "fieldcraft"}'
-WeightTransferEngineFactory.register_engine("fieldcraft", "fieldcraft_transfer", "Receiver")
+WeightTransferEngineFactory.register_engine(
+    "fieldcraft", "fieldcraft_transfer", "BroadcastReceiver"
+)
 
 
 class Worker:
@@ -39,7 +41,7 @@ class Worker:
     def fieldcraft_arrived(self) -> str:
         """Return the reason why weights that a trainer sends have not come, once that is known; ""
         if they have."""
-        reason: str = self.weight_transfer_engine.arrived()
+        reason: str = self.weight_transfer_engine.finish_receive()
         return reason
 
 

@@ -1,0 +1,124 @@
+"""Models that answer chat messages: an endpoint, or an engine of this process with its template."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fieldcraft.dialects.base import TEXT_PLACEHOLDER, encode_template, encode_untrusted
+from fieldcraft.dialects.chat_template import render_chat
+from fieldcraft.endpoints.openai import ChatReply, TokenUsage
+from fieldcraft.engine.base import Engine
+from fieldcraft.sampling import NO_TRUNCATION, SamplingParams, StopReason, Truncation
+from fieldcraft.types import Tokenizer, UserError
+
+NO_TEMPLATE_MESSAGE = (
+    "the teacher's tokenizer has no chat template: take a model that was tuned to follow"
+    " instructions."
+)
+
+MessageDict = dict[str, str]  # role and content, as chat templates and the OpenAI API take them
+NO_USAGE = TokenUsage(0, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUsage:
+    """Use of one member of a team: requests, the seconds that they took, and tokens with their
+    cost."""
+
+    requests: int
+    seconds: float
+    usage: TokenUsage
+
+    def __add__(self, other: MemberUsage) -> MemberUsage:
+        return MemberUsage(
+            self.requests + other.requests,
+            self.seconds + other.seconds,
+            self.usage + other.usage,
+        )
+
+
+def derive_request_seed(key: str) -> int:
+    """Return the seed of the request with this key: 31 bits, which every endpoint takes."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
+
+
+class ChatModel(Protocol):
+    """`endpoints.openai.ChatClient` is one."""
+
+    async def chat(
+        self,
+        messages: list[MessageDict],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        truncation: Truncation = NO_TRUNCATION,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> ChatReply:
+        """Ask for the next message and return it. Raises ChatRequestError if there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineChatModel:
+    """An engine as a chat: messages go through the tokenizer's chat template.
+
+    Special tokens named in a message are text: only the template's own are recognised.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer
+    _sessions: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def chat(
+        self,
+        messages: list[MessageDict],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        truncation: Truncation = NO_TRUNCATION,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> ChatReply:
+        """Ask for the next message and return it, without what ended it. Raises UserError if the
+        tokenizer has no chat template, or one that does not show every message once, in their
+        order."""
+        ids = self._encode(messages)
+        session = f"chat#{next(self._sessions)}"
+        try:
+            completion = await self.engine.generate(
+                ids,
+                SamplingParams(max_tokens, temperature, tuple(stop), seed or 0, truncation),
+                session,
+            )
+        finally:
+            self.engine.release(session)
+        text = completion.text
+        if completion.stop_reason is StopReason.EOS:
+            text = text.removesuffix(self.tokenizer.decode(completion.ids[-1:]))
+        elif completion.stop_reason is StopReason.STOP:
+            text = text[: min(index for index in map(text.find, stop) if index >= 0)]
+        finish = "length" if completion.stop_reason is StopReason.LENGTH else "stop"
+        return ChatReply(text, "", finish, TokenUsage(len(ids), len(completion.ids), 0.0))
+
+    def _encode(self, messages: list[MessageDict]) -> list[int]:
+        if self.tokenizer.chat_template is None:
+            raise UserError(NO_TEMPLATE_MESSAGE)
+        placeholders = [
+            {"role": message["role"], "content": TEXT_PLACEHOLDER} for message in messages
+        ]
+        template = render_chat(self.tokenizer, placeholders, add_generation_prompt=True)
+        first, *others = template.split(TEXT_PLACEHOLDER)
+        if len(others) != len(messages):
+            raise UserError(
+                "the chat template of the teacher does not render every message exactly once."
+            )
+        ids = encode_template(self.tokenizer, first)
+        for message, after in zip(messages, others, strict=True):
+            ids += encode_untrusted(self.tokenizer, message["content"].strip())
+            ids += encode_template(self.tokenizer, after)
+        return ids

@@ -1,0 +1,292 @@
+"""Branches of a trajectory: continuations from one of its steps, as it was and with an edit.
+
+The prefix is the record itself, id for id. What an edit adds is encoded as what it is: an
+observation as a tool's plain text, a thought as the beginning of a turn that nobody sampled.
+Neither is ever trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from fieldcraft.branching.sample_store import SAMPLE_META_KEY, SampleStore
+from fieldcraft.branching.steps import (
+    TurnStep,
+    replace_observation,
+    split_into_steps,
+    truncate_after_step,
+)
+from fieldcraft.branching.success_rates import (
+    RateDifference,
+    SuccessRate,
+    compare_rates,
+    compute_success_rate,
+)
+from fieldcraft.branching.tool_replay import find_stateful_tools, replay_calls
+from fieldcraft.envs.environment import ToolEnvironment, ToolSession
+from fieldcraft.records.events import EventHandler, TrajectoryCompleted, ignore_event, track_phase
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.loop import Policy, continue_rollout, run_rollouts
+from fieldcraft.types import CallOutcome, CallRecord, Dialect, Status, Task, Trajectory, UserError
+
+
+@dataclass(frozen=True)
+class TrajectoryEdit:
+    """Text that stands at a step in place of what is recorded: the observation that came back, or
+    the thought with which the policy begins its turn."""
+
+    kind: Literal["observation", "thought"]
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise UserError(f"the {self.kind} is empty: write one, in quotation marks.")
+
+
+@dataclass(frozen=True)
+class BranchPoint:
+    """A state from which continuations are sampled.
+
+    `state` is never changed. `thought` is what the next turn begins with. `recorded_calls` are the
+    calls before it as they were answered, which `state` may have edited.
+    """
+
+    name: str
+    number: int  # of the step that it is after; with the number of a sample it fixes all seeds
+    state: Trajectory
+    recorded_calls: Sequence[CallRecord]
+    thought: str = ""
+
+    def make_task(self, sample: int) -> Task:
+        """Return the question, with the number of the sample."""
+        task = self.state.task
+        return replace(task, meta=task.meta | {SAMPLE_META_KEY: sample})
+
+    def copy_state(self, task: Task) -> Trajectory:
+        """Return a rollout that stands here; it grows, and this state does not."""
+        state = self.state
+        segments, calls, folds = [*state.segments], [*state.calls], [*state.folds]
+        return Trajectory(task, segments, calls, folds=folds)
+
+
+@dataclass(frozen=True)
+class BranchResult:
+    """Continuations from one step. `edited` is empty without an edit. `replay_mismatches` says
+    where a tool with a state answered otherwise when earlier calls were made again."""
+
+    step: int
+    edit: TrajectoryEdit | None
+    original: list[Trajectory]
+    edited: list[Trajectory]
+    replay_mismatches: list[str]
+
+    @property
+    def original_rate(self) -> SuccessRate:
+        """Success rate of the continuations of what is recorded."""
+        return compute_success_rate(self.original)
+
+    @property
+    def edited_rate(self) -> SuccessRate:
+        return compute_success_rate(self.edited)
+
+    @property
+    def edit_gain(self) -> RateDifference | None:
+        """Worth of the edit; None without one."""
+        return None if self.edit is None else compare_rates(self.original_rate, self.edited_rate)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return its figures as plain JSON values."""
+        record: dict[str, Any] = {"step": self.step, "original": self.original_rate.to_record()}
+        if self.edit is not None and self.edit_gain is not None:
+            record |= {"edit": self.edit.kind, "text": self.edit.text}
+            record |= {"edited": self.edited_rate.to_record(), "gain": self.edit_gain.to_record()}
+        return record | {"differences": self.replay_mismatches}
+
+
+@dataclass(frozen=True)
+class StateValues:
+    """Values of the states of a trajectory: `rates[k]` is the success rate after step k, and
+    `num_steps` the number of steps. After the last one the outcome is known, `is_correct`."""
+
+    rates: list[SuccessRate]
+    num_steps: int
+    is_correct: bool | None
+    replay_mismatches: list[str]
+
+    @property
+    def step_gains(self) -> list[RateDifference]:
+        """Gain of each step but the last: the value after it less the value before it."""
+        return [compare_rates(*pair) for pair in zip(self.rates, self.rates[1:], strict=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuationSampler:
+    """Sampler of continuations of trajectories. `selection.open_sampler` makes one of an agent.
+
+    Args:
+        policy: who writes; its seed, the step and the number of a sample fix every random choice.
+        env: where it acts.
+        rubric: what continuations are graded by.
+        samples: of each state.
+        concurrency: how many of them run at once.
+        store: where they are kept; those that are there are not sampled again.
+        on_event: is told of every sample.
+    """
+
+    policy: Policy
+    env: ToolEnvironment
+    rubric: Rubric
+    samples: int = 32
+    concurrency: int = 256
+    store: SampleStore = field(default_factory=SampleStore)
+    on_event: EventHandler = ignore_event
+
+    async def branch(
+        self, trajectory: Trajectory, step: int, edit: TrajectoryEdit | None = None
+    ) -> BranchResult:
+        """Sample the continuations from a step; see `BranchResult`.
+
+        Without an edit they go on after step `step`. So they do with another observation of that
+        step. With a thought, they begin where the step itself began: the original is the policy's
+        own turn there.
+
+        Raises UserError for a step that there is not, or that cannot be edited so.
+        """
+        steps = self.split_steps(trajectory)
+        original, edited = make_branch_points(trajectory, steps, step, edit, self.env.dialect)
+        mismatches: dict[str, None] = {}
+        before = await self._sample(original, mismatches)
+        after = [] if edited is None else await self._sample(edited, mismatches)
+        result = BranchResult(step, edit, before, after, list(mismatches))
+        self.store.write_result((edited or original).name, result.to_record())
+        return result
+
+    async def estimate_values(self, trajectory: Trajectory) -> StateValues:
+        """Sample the value of every state, from the prompt to before the last step."""
+        steps = self.split_steps(trajectory)
+        mismatches: dict[str, None] = {}
+        rates = []
+        for number in range(_find_last_step(steps) + 1):
+            point, _ = make_branch_points(trajectory, steps, number, None, self.env.dialect)
+            rates.append(compute_success_rate(await self._sample(point, mismatches)))
+        return StateValues(rates, len(steps), trajectory.is_correct, list(mismatches))
+
+    def split_steps(self, trajectory: Trajectory) -> list[TurnStep]:
+        """Return the steps of a trajectory. Raises UserError if the model has another tokenizer
+        than what wrote them."""
+        steps = split_into_steps(trajectory, self.env.dialect)
+        prompt = trajectory.segments[0]
+        if self.env.dialect.tokenizer.decode(prompt.ids) != prompt.text:
+            raise UserError(
+                "the model has another tokenizer than the one that wrote the trajectory: choose a"
+                " model of the same run."
+            )
+        return steps
+
+    async def _sample(self, point: BranchPoint, mismatches: dict[str, None]) -> list[Trajectory]:
+        """Return the graded samples of a state, those that are kept and those that are missing.
+        `mismatches` gets what stateful tools answered otherwise."""
+        completed = self.store.read(point.name)
+        stateful_names = find_stateful_tools(self.env)
+
+        async def prepare(episode: ToolSession) -> None:
+            mismatches.update(
+                dict.fromkeys(await replay_calls(point.recorded_calls, episode, stateful_names))
+            )
+
+        async def run_sample(task: Task, key: str) -> Trajectory:
+            state = point.copy_state(task)
+            done = await continue_rollout(state, self.policy, self.env, key, prepare, point.thought)
+            _mark_outage(done, len(point.recorded_calls))
+            await self.rubric.score_async_rewards([done])
+            await self.rubric.score([done])
+            return done
+
+        def on_done(done: Trajectory) -> None:
+            if done.status is not Status.ERROR:  # else the next command samples it again
+                self.store.add(point.name, done)
+            completed[done.task.meta[SAMPLE_META_KEY]] = done
+            self.on_event(TrajectoryCompleted(point.name, done))
+
+        jobs = [
+            (point.make_task(sample), f"branch/{point.number}/{sample}")
+            for sample in range(self.samples)
+            if sample not in completed
+        ]
+        if jobs:
+            with track_phase(self.on_event, point.name, len(jobs), "questions"):
+                await run_rollouts(jobs, run_sample, self.concurrency, on_done)
+        samples = [completed[sample] for sample in range(self.samples)]
+        _require_usable_samples(samples)
+        return samples
+
+
+def _mark_outage(done: Trajectory, calls_before: int) -> None:
+    """Mark a sample that met a tool out of service as failed: like one that broke off, it says
+    nothing about its state. `calls_before` is the number of calls that the state has."""
+    unavailable = [c for c in done.calls[calls_before:] if c.outcome is CallOutcome.UNAVAILABLE]
+    if unavailable and done.status is not Status.ERROR:
+        done.status, done.error = Status.ERROR, unavailable[-1].observation
+
+
+def _require_usable_samples(samples: Sequence[Trajectory]) -> None:
+    """Raise UserError if no sample came to an end."""
+    errors = [t.error for t in samples if t.status is Status.ERROR]
+    if len(errors) == len(samples):
+        cause = " ".join(errors[-1].split())[:200]
+        raise UserError(
+            f"all {len(samples)} samples failed, the last with '{cause}': correct the tool or"
+            " the engine, and run the same command again."
+        )
+
+
+def make_branch_points(
+    trajectory: Trajectory,
+    steps: Sequence[TurnStep],
+    step: int,
+    edit: TrajectoryEdit | None,
+    dialect: Dialect,
+) -> tuple[BranchPoint, BranchPoint | None]:
+    """Return the states in which the original continuations begin, and the edited ones.
+
+    Raises UserError for a step that there is not, or that cannot be edited so.
+    """
+    edits_thought = edit is not None and edit.kind == "thought"
+    first, last = (1, len(steps)) if edits_thought else (0, _find_last_step(steps))
+    if edit is not None and edit.kind == "observation":
+        first = 1
+    if not first <= step <= last:
+        raise UserError(_describe_invalid_step(step, first, last, len(steps), edits_thought))
+    number = step - 1 if edits_thought else step
+    state = truncate_after_step(trajectory, steps, number)
+    original = BranchPoint(f"after-{number}", number, state, state.calls)
+    if edit is None:
+        return original, None
+    digest = hashlib.blake2b(edit.text.encode(errors="replace"), digest_size=4).hexdigest()
+    edited = replace(original, name=f"{edit.kind}-{step}-{digest}")
+    if edits_thought:
+        return original, replace(edited, thought=edit.text)
+    changed = replace_observation(state, steps[step - 1], edit.text, dialect)
+    return original, replace(edited, state=changed)
+
+
+def _find_last_step(steps: Sequence[TurnStep]) -> int:
+    """Return the last step after which the rollout went on."""
+    return len(steps) - 1 if steps[-1].is_last else len(steps)
+
+
+def _describe_invalid_step(
+    step: int, first: int, last: int, count: int, edits_thought: bool
+) -> str:
+    if last < first:
+        return "the trajectory has no observation: let its step begin with another --thought."
+    advice = f"give --step one of {first} to {last}" if last > first else f"give --step {first}"
+    if step == count and not edits_thought:
+        return (
+            f"step {step} is the last step of the trajectory, so it cannot be continued: {advice},"
+            " or let the step begin with another --thought."
+        )
+    return f"there is no step {step} to branch from: {advice}."

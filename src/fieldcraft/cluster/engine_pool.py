@@ -1,0 +1,104 @@
+"""The engine processes of a run, which all models that it samples from share."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from functools import partial
+from math import ceil
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from fieldcraft.cluster.engine_actor import EngineActor, ModelSpec
+from fieldcraft.cluster.engine_clients import MonitoredActor, RayEngineClient
+from fieldcraft.cluster.engine_group import EngineGroup
+from fieldcraft.cluster.remote import import_ray
+from fieldcraft.cluster.session import ClusterSession
+from fieldcraft.cluster.sources import PackedModelWeights, PackedWeightSource
+from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.vllm.engine import PROBE_TOLERANCE_NATS
+from fieldcraft.train.model import to_torch_dtype
+from fieldcraft.types import Tokenizer
+
+Count = Annotated[int, Field(gt=0)]
+MAX_CONCURRENT_CALLS = (
+    1_000_000  # that a process of Ray's takes at once; an engine has its own limit
+)
+
+
+class EnginePool:
+    """The engines of a run: one process for each engine of `cluster.engines`. Ray starts those that
+    die again."""
+
+    def __init__(self, session: ClusterSession, resources: RunResources) -> None:
+        self._device = session.device
+        self.resources = resources
+        self.actors = [
+            session.start_actor(
+                placement, EngineActor, max_restarts=-1, max_concurrency=MAX_CONCURRENT_CALLS
+            )
+            for placement in session.select_placements("engine")
+        ]
+        self._monitored_actors = [
+            MonitoredActor(actor, session.settings.silence) for actor in self.actors
+        ]
+        self._groups: dict[str, weakref.ref[EngineGroup]] = {}  # by the names of their models
+        self._num_models = 0
+
+    def make_group(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        source: PackedWeightSource | None = None,
+        max_rows: int,
+        max_len: Count | None = None,
+        step_tokens: Count = 8192,
+        dtype: Dtype = "float32",
+    ) -> EngineGroup:
+        """Return all engines as a group, to sample from a model of this process, or from what
+        `source` has the weights of; then `model` needs none.
+
+        Other arguments are those of a `LocalEngine`; `max_rows` is of all engines together, and
+        `dtype` that of the model.
+        """
+        settings = {
+            "max_rows": ceil(max_rows / len(self.actors)),
+            "max_len": max_len,
+            "step_tokens": step_tokens,
+        }
+        torch_dtype = to_torch_dtype(dtype)
+        spec = ModelSpec(
+            model.config, model.generation_config, tokenizer, torch_dtype, self._device, settings
+        )
+        self._drop_unused()
+        name = f"model {self._num_models}"
+        self._num_models += 1
+        clients = [
+            RayEngineClient(monitored, index, name, spec)
+            for index, monitored in enumerate(self._monitored_actors)
+        ]
+        pack_snapshot = partial((source or PackedModelWeights(model)).pack_snapshot, torch_dtype)
+        take_snapshot = partial(asyncio.to_thread, pack_snapshot)  # sessions continue meanwhile
+        group = EngineGroup(clients, take_snapshot, PROBE_TOLERANCE_NATS[dtype], self.resources.log)
+        self._groups[name] = weakref.ref(group)
+        return group
+
+    async def close(self) -> None:
+        """End all processes."""
+        live_groups = [
+            group for reference in self._groups.values() if (group := reference()) is not None
+        ]
+        await asyncio.gather(*(group.close() for group in live_groups))
+        for actor in self.actors:
+            import_ray().kill(actor)
+
+    def _drop_unused(self) -> None:
+        """Forget models that nobody samples from any more. This does not happen as soon as it is
+        so: Python may find that out anywhere, in the middle of a call of Ray's too."""
+        for name in [name for name, reference in self._groups.items() if reference() is None]:
+            del self._groups[name]
+            for actor in self.actors:
+                actor.drop_model.remote(name)

@@ -1,0 +1,164 @@
+"""Servers of vLLM on the nodes of a cluster, one for each engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.cluster.broadcast import BroadcastServerPool
+from fieldcraft.cluster.ranks import find_interface
+from fieldcraft.cluster.remote import ActorLostError, await_result, import_ray
+from fieldcraft.cluster.session import ClusterSession
+from fieldcraft.engine.resources import RunResources
+from fieldcraft.engine.vllm.client import ServerLostError, VllmClient
+from fieldcraft.engine.vllm.process import VllmProcess, require_vllm
+from fieldcraft.engine.vllm.servers import (
+    MAX_CONSECUTIVE_FAILURES,
+    VllmServerSettings,
+    make_server_command,
+)
+from fieldcraft.engine.vllm.weights import WeightSnapshot
+from fieldcraft.records.files import make_folder
+from fieldcraft.types import UserError
+
+
+class VllmServerActor:
+    """The process on a node that starts a server there, and ends it."""
+
+    def __init__(self) -> None:
+        self._process: VllmProcess | None = None
+
+    def require_vllm(self, python: Path) -> None:
+        """Raise UserError for a Python of this node without vLLM."""
+        require_vllm(python)
+
+    def start(
+        self, python: Path, options: Sequence[str], variables: Mapping[str, str], log: Path
+    ) -> str:
+        """Start a server, and return its url."""
+        self.stop()
+        host = import_ray().util.get_node_ip_address()
+        interface = {"GLOO_SOCKET_IFNAME": find_interface(host)}  # on which trainers find it
+        scratch = Path(tempfile.mkdtemp(prefix="fieldcraft-"))
+        self._process = VllmProcess(python, options, {**variables, **interface}, scratch, log, host)
+        return self._process.url
+
+    def is_running(self) -> bool:
+        """Return whether there is a server. One dies with its host."""
+        return self._process is not None and self._process.is_running
+
+    def describe_exit(self) -> str:
+        """Return the reason why there is no server any more."""
+        return "vLLM's node has died" if self._process is None else self._process.describe_exit()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+
+class ClusterServerPool(BroadcastServerPool):
+    """The servers of a run: one for each engine of `cluster.engines`. One that dies is started
+    again when the next weights are published, and until then the others have its sessions.
+
+    Those that it starts with pass through the folder `exchange`, or that of the run: all nodes see
+    both.
+    """
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        python: Path,
+        exchange: Path | None,
+        settings: VllmServerSettings,
+        resources: RunResources,
+    ) -> None:
+        super().__init__(settings, resources, session.settings.engine_devices)
+        self._python = python.absolute()
+        self._exchange_folder = (exchange or resources.folder).absolute()
+        placements = session.select_placements("engine")
+        self._actors = [
+            session.start_actor(placement, VllmServerActor, max_restarts=-1)
+            for placement in placements
+        ]
+        self._servers: list[VllmClient | None] = [None] * len(placements)
+        self._restarts = [0] * len(placements)  # in a row
+
+    @property
+    def exchange_folder(self) -> Path:
+        return self._exchange_folder
+
+    async def require_usable(self, config: Mapping[str, Any]) -> None:
+        await asyncio.gather(
+            *(await_result(actor.require_vllm.remote(self._python)) for actor in self._actors)
+        )
+
+    async def close(self) -> None:
+        await super().close()
+        stops = [await_result(actor.stop.remote()) for actor in self._actors]
+        await asyncio.gather(*stops, return_exceptions=True)
+        for actor in self._actors:
+            import_ray().kill(actor)
+
+    async def _connect(
+        self, snapshot: WeightSnapshot, config: Mapping[str, Any]
+    ) -> Sequence[VllmClient]:
+        numbers = range(len(self._actors))
+        await asyncio.gather(
+            *(self._ensure_running(number, snapshot, config) for number in numbers)
+        )
+        self._live_servers = [server for server in self._servers if server is not None]
+        if not self._live_servers:
+            raise ServerLostError("no server is running")
+        return list(self._live_servers)
+
+    async def _ensure_running(
+        self, number: int, snapshot: WeightSnapshot, config: Mapping[str, Any]
+    ) -> None:
+        """Start a server unless it lives."""
+        actor, server = self._actors[number], self._servers[number]
+        try:
+            if server in self._live_servers and await await_result(actor.is_running.remote()):
+                self._restarts[number] = 0
+                return
+            if server is not None:
+                await server.close()
+                self._servers[number] = None
+                self._restarts[number] += 1
+            if self._restarts[number] >= MAX_CONSECUTIVE_FAILURES:
+                raise UserError(
+                    f"engine {number}: {await await_result(actor.describe_exit.remote())}."
+                )
+            self._servers[number] = await self._start(number, snapshot, config)
+        except (
+            ActorLostError
+        ):  # the node or its Ray has died: it is tried again with the next weights
+            self._servers[number] = None
+
+    async def _start(
+        self, number: int, snapshot: WeightSnapshot, config: Mapping[str, Any]
+    ) -> VllmClient:
+        actor = self._actors[number]
+        await await_result(actor.require_vllm.remote(self._python))
+        make_folder(self.resources.folder)
+        log = (self.resources.folder / f"vllm-{number}.log").absolute()
+        options, variables = make_server_command(self.settings, snapshot)
+        options += ["--weight-transfer-config", json.dumps({"backend": "fieldcraft"})]
+        options += (
+            ["--tensor-parallel-size", str(self._devices_per_server)]
+            if self._devices_per_server > 1
+            else []
+        )
+        url = await await_result(actor.start.remote(self._python, options, variables, log))
+        self.resources.log(f"vLLM starts at {url}, which may take a minute; its log is {log}")
+
+        async def raise_if_exited() -> None:
+            if not await await_result(actor.is_running.remote()):
+                raise UserError(
+                    f"engine {number}: {await await_result(actor.describe_exit.remote())}."
+                )
+
+        return await self._wait_until_ready(url, log, raise_if_exited, snapshot, config)

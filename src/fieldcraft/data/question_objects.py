@@ -1,0 +1,96 @@
+"""Questions that a program gives as objects: tasks, dicts, a table of datasets or of pandas."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fieldcraft.config.names import describe_exception, format_short
+from fieldcraft.data.literals import parse_text_values
+from fieldcraft.data.records import Record
+from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE
+from fieldcraft.data.tasks import ParsedTasks, parse_tasks
+from fieldcraft.types import Task, UserError
+
+SOURCE_LABEL = "the given questions"
+_SUPPORTED_FORMS = (
+    "give a file, or a list of dicts such as {'question': 'Who?', 'answer': 'Ada'}, a"
+    " datasets.Dataset, a pandas.DataFrame or a list of fieldcraft.Task"
+)
+
+
+def parse_question_objects(
+    questions: object, max_left_out: float = MAX_REJECTED_SHARE
+) -> ParsedTasks:
+    """Return the tasks that a program gives: those of records are read as those of a file.
+
+    Args:
+        questions: tasks, or mappings with the fields of `read_task_file`, as a list or any other
+            iterable; a `datasets.Dataset`; a `pandas.DataFrame`.
+        max_left_out: the share of the records that may be left out.
+
+    Raises UserError for anything else, and as `read_task_file` does.
+    """
+    rows = list(_iterate_rows(questions))
+    if not rows:
+        raise UserError("there are no questions: give at least one.")
+    tasks = [row for row in rows if isinstance(row, Task)]
+    if len(tasks) == len(rows):
+        return ParsedTasks(tasks, Counter())
+    return parse_tasks(map(_parse_row, range(1, len(rows) + 1), rows), SOURCE_LABEL, max_left_out)
+
+
+def _iterate_rows(questions: object) -> Iterator[object]:
+    """Yield the rows of a table, or the elements of an iterable. pandas and datasets are not
+    imported: only who has them can give their objects."""
+    if isinstance(questions, Mapping):
+        splits = [key for key, dataset in questions.items() if hasattr(dataset, "column_names")]
+        if splits:
+            raise UserError(
+                f"the questions are a dict of the splits {', '.join(map(str, splits))}: give one of"
+                f" them, such as the value of {splits[0]!r}."
+            )
+    elif hasattr(questions, "to_dict") and hasattr(questions, "iterrows"):
+        yield from _dataframe_rows(questions)
+        return
+    elif isinstance(questions, Iterable) and not isinstance(questions, str | bytes):
+        yield from questions
+        return
+    raise UserError(f"the questions are {format_short(questions)}: {_SUPPORTED_FORMS}.")
+
+
+def _dataframe_rows(table: Any) -> Iterator[Record]:
+    """Yield the rows as plain values of Python, without cells that are empty."""
+    try:
+        text = table.to_json(orient="records", date_format="iso")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(
+            f"the table of questions cannot be read ({describe_exception(error)}): give each column"
+            " a name of its own, and cells of texts, numbers and lists."
+        ) from error
+    for row in json.loads(text):
+        yield {key: value for key, value in row.items() if value is not None}
+
+
+def _parse_row(number: int, row: object) -> tuple[str, Record]:
+    """Return a record as a file would hold it, and where it stands."""
+    location = f"record {number} of {SOURCE_LABEL}"
+    if not isinstance(row, Mapping):
+        raise UserError(f"{location} is {format_short(row)}: {_SUPPORTED_FORMS}.")
+    try:
+        found: Record = json.loads(json.dumps(dict(row), default=_to_builtin))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{location} contains a value that cannot be stored as JSON"
+            f" ({describe_exception(error)}): use texts, numbers, lists and dicts."
+        ) from error
+    return location, parse_text_values(found)
+
+
+def _to_builtin(value: object) -> object:
+    """Return the numbers and arrays of numpy as those of Python."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{format_short(value)} is a {type(value).__name__}")

@@ -1,0 +1,107 @@
+"""Requests that a served agent answered, and what its users said of them: data for a run.
+
+    FOLDER/trajectories.jsonl     every request, as a trajectory
+    FOLDER/demonstrations.jsonl   the same as steps of text (`steps_io.py`), without gold answers
+    FOLDER/feedback.jsonl         {"id", "score" from 0 to 1, "answer", "comment"}
+
+All three are journals: lines are only appended. A user's own answer is the gold answer of a
+question, and so is the agent's where the user gave it the score 1. The last word on a request
+counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.tools.request_bodies import RequestBody
+from fieldcraft.types import Answer, DemoStep, Task, UserError
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"
+FEEDBACK_FILE = "feedback.jsonl"
+
+
+class UserFeedback(RequestBody):
+    """Verdict of a user on an answer. Raises pydantic's ValidationError."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    score: Annotated[float, Field(ge=0, le=1)] | None = None
+    answer: Annotated[str, Field(min_length=1)] | None = None
+    comment: str | None = None
+
+
+def is_request_log(path: Path) -> bool:
+    """Return whether a path is the folder of a served agent."""
+    return (path / TRAJECTORIES_FILE).exists() and (path / DEMONSTRATIONS_FILE).exists()
+
+
+def read_log_tasks(folder: Path) -> list[Task]:
+    """Return the questions whose right answer is known, each once: the last word on a question
+    counts.
+
+    Raises UserError if there are none, or a file is missing or damaged.
+    """
+    tasks = {t.question: t for t, _ in _join_feedback(folder) if t is not None and t.answers}
+    if not tasks:
+        raise UserError(
+            f"{folder} holds no question whose right answer is known: give some of its requests a"
+            " score of 1 or an answer, by POST /v1/feedback."
+        )
+    return list(tasks.values())
+
+
+def read_log_demonstrations(
+    folder: Path,
+) -> tuple[list[tuple[Task, list[DemoStep]]], Counter[str]]:
+    """Return the requests as demonstrations, and how many others were left out for which reason:
+    only those whose right answer is known can be judged. Raises UserError for missing or damaged
+    files."""
+    accepted, reasons = list[tuple[Task, list[DemoStep]]](), Counter[str]()
+    for task, steps in _join_feedback(folder):
+        if task is None:
+            reasons["without feedback"] += 1
+        elif not task.answers:
+            reasons["with a score below 1"] += 1
+        else:
+            accepted.append((task, steps))
+    return accepted, reasons
+
+
+def _join_feedback(folder: Path) -> list[tuple[Task | None, list[DemoStep]]]:
+    """Return each request's task with the gold answers that its user knows; None without
+    feedback."""
+    feedback_by_id = {feedback.id: feedback for feedback in _read_feedback(folder / FEEDBACK_FILE)}
+    return [
+        (
+            _add_gold_answer(task, steps, feedback_by_id[task.id])
+            if task.id in feedback_by_id
+            else None,
+            steps,
+        )
+        for task, steps in read_demonstrations(folder / DEMONSTRATIONS_FILE)
+    ]
+
+
+def _add_gold_answer(task: Task, steps: list[DemoStep], feedback: UserFeedback) -> Task:
+    answer = feedback.answer
+    if answer is None and feedback.score == 1 and steps and isinstance(steps[-1], Answer):
+        answer = steps[-1].text
+    return Task(task.id, task.question, () if answer is None else (answer,), task.meta)
+
+
+def _read_feedback(path: Path) -> list[UserFeedback]:
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        with raise_read_errors(f"{path}, line {number}", "correct the line"):
+            found.append(UserFeedback.model_validate_json(line))
+    return found

@@ -1,0 +1,379 @@
+"""Questions as others publish them, read into the project's own types.
+
+Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
+GSM8K, MATH, AIME), from verl's parquet, from files of programs with tests (`programs.py`), from
+ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+from fieldcraft.data.answer_aliases import find_alias_keys, merge_aliases
+from fieldcraft.data.browsecomp import decrypt_record
+from fieldcraft.data.formats.demonstration_formats import normalise_chat_record
+from fieldcraft.data.gold_answers import (
+    GSM8K_ANSWER,
+    QUESTION_KEYS,
+    find_accepted_answers,
+    is_declared_invalid,
+    is_unanswerable,
+    join_answers,
+    parse_ground_truth,
+    require_answers,
+    require_text_only,
+)
+from fieldcraft.data.multiple_choice import append_options, flatten_question
+from fieldcraft.data.nested_questions import split_questions
+from fieldcraft.data.program_tests import Metadata
+from fieldcraft.data.programs import parse_program_question
+from fieldcraft.data.prompts import extract_prompt, strip_instructions_by_kind
+from fieldcraft.data.reading_comprehension import prepend_passage
+from fieldcraft.data.recipe_key_hints import suggest_recipe_key
+from fieldcraft.data.record_keys import normalise_record
+from fieldcraft.data.records import (
+    Record,
+    RecordError,
+    first_filled,
+    make_question_id,
+    read_records,
+    require_record,
+)
+from fieldcraft.data.rejected_records import MAX_REJECTED_SHARE, RejectedRecords
+from fieldcraft.data.request_logs import is_request_log, read_log_tasks
+from fieldcraft.data.toolrl import normalise_toolrl_record
+from fieldcraft.data.xlam import normalise_xlam_record
+from fieldcraft.hub.dataset_files import resolve_data_file
+from fieldcraft.records.files import atomic_file
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.records.meta import GRADED_BY_KEY, validate_meta
+from fieldcraft.records.paths import expand_home
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.rewards.grading import GRADED_BY_META, JUDGE, MATH, resolve_grader
+from fieldcraft.types import Task, UserError
+
+_ID_KEYS = ("id", "_id", "ID", "unique_id", "task_id", "question_id", "QuestionId", "query_id")
+_METADATA_KEYS = ("type", "data_source", "difficulty", GRADED_BY_KEY)
+_LEVEL_KEYS = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
+# Names of data sets of mathematics in verl's files: GSM8K, MATH, AIME, AMC, OlympiadBench, ...
+_MATHEMATICS_NAMES = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
+_QUESTION_RECIPE_KEYS = ("tasks", "demonstrations")  # keys whose files hold questions
+UNANSWERABLE_REASON = "a question that cannot be answered, as its file says"
+INVALID_REASON = "a problem or a solution that is not valid, as its file says"
+
+
+# -- tasks -------------------------------------------------------------------------------------
+
+
+class ParsedTasks(NamedTuple):
+    """Tasks of a file in its order, and why other records of it were left out."""
+
+    tasks: list[Task]
+    rejected_counts: Counter[str]
+
+    def warnings(self, path: Path | str) -> list[str]:
+        """Return a sentence for each reason to leave records of the file `path` out."""
+        return [
+            f"{count} of {path} left out: {reason}"
+            for reason, count in self.rejected_counts.most_common()
+        ]
+
+
+class _ParsedRecord(NamedTuple):
+    """A record that is understood so far, where it stands, and its tests if it has some. Its
+    question is `stated_question`, or is in its `prompt`."""
+
+    location: str
+    record: Record
+    program: tuple[str | None, Metadata] | None
+    stated_question: Any
+    prompt: str
+
+
+def read_tasks(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> list[Task]:
+    """Read the tasks of `read_task_file`."""
+    return read_task_file(path, max_left_out).tasks
+
+
+def read_task_file(path: Path, max_left_out: float = MAX_REJECTED_SHARE) -> ParsedTasks:
+    """Read the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that
+    a served agent recorded and whose answer its users know (`request_logs.py`).
+
+    A record holds its question in `question` or in verl's `prompt`, and its answers in
+    `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the
+    letter or the number (`multiple_choice.py`), or verl's `reward_model.ground_truth`. An id is the
+    record's own or a hash of the question; when one comes again, "#2", "#3", ... are added. A
+    paragraph of SQuAD holds several questions. Those that a data set made unanswerable, or calls
+    not valid, are left out, and need no consent.
+
+    `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
+    2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
+    answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's and
+    xLAM's `calls`, those that are wanted; and `graded_by`, the reward that grades the task, where a
+    record names one, and of mathematics (GSM8K, MATH, AIME, OlympiadBench) `math`. A question with
+    tests, wanted calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) that
+    has no other answer gets the one that it ends in, and `unverified`.
+
+    Raises:
+        UserError: the file is missing, empty or damaged, no record can be read, or more than the
+            share `max_left_out` cannot.
+    """
+    path = resolve_data_file(expand_home(path))
+    if is_request_log(path):
+        return ParsedTasks(read_log_tasks(path), Counter())
+    return parse_tasks(read_records(path), path, max_left_out)
+
+
+def parse_tasks(
+    located_records: Iterable[tuple[str, Record | RecordError]],
+    path: Path | str,
+    max_left_out: float,
+) -> ParsedTasks:
+    """Return the questions of records, or reasons to leave them out, each with where it stands;
+    `path` is what holds them. Raises UserError as `read_task_file` does."""
+    rejected = RejectedRecords(path)
+    found: list[_ParsedRecord] = []
+    for location, raw_record in located_records:
+        try:
+            for record in split_questions(require_record(raw_record)):
+                found.append(_parse_record(location, record))
+        except RecordError as error:
+            rejected.add(location, error)
+    if not found and not rejected.reasons:
+        raise UserError(f"{path} holds no questions; give a file with some.")
+    keys = find_alias_keys([each.record for each in found])
+    found = [each._replace(record=merge_aliases(each.record, keys)) for each in found]
+    tasks: list[Task] = []
+    unusable, seen = Counter[str](), Counter[str]()
+    for each, question in zip(found, _resolve_questions(found), strict=True):
+        if declared := _get_declared_reason(each.record):
+            unusable[declared] += 1
+            continue
+        try:
+            task = _make_task(each, question)
+        except RecordError as error:
+            rejected.add(
+                each.location, error, suggest_recipe_key(each.record, *_QUESTION_RECIPE_KEYS)
+            )
+            continue
+        seen[task.id] += 1
+        is_repeated = seen[task.id] > 1
+        tasks.append(replace(task, id=f"{task.id}#{seen[task.id]}") if is_repeated else task)
+    if not tasks and not rejected.reasons:
+        raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
+    rejected.require_few(len(tasks), max_left_out)
+    return ParsedTasks(tasks, unusable + rejected.reasons)
+
+
+def _get_declared_reason(record: Record) -> str:
+    """Return why a data set itself takes a question back, "" if it does not."""
+    if is_unanswerable(record):
+        return UNANSWERABLE_REASON
+    return INVALID_REASON if is_declared_invalid(record) else ""
+
+
+def parse_task(record: Record) -> Task:
+    """Return the task of one record, whose question is in a field of its own. Raises
+    RecordError."""
+    found = _parse_record("", record)
+    return _make_task(found, found.stated_question)
+
+
+def _parse_record(location: str, record: Record) -> _ParsedRecord:
+    normalised = _normalise_any_record(record)
+    program = parse_program_question(normalised)
+    stated_question = _find_stated_question(normalised, program)
+    return _ParsedRecord(
+        location,
+        normalised,
+        program,
+        stated_question,
+        "" if stated_question is not None else extract_prompt(normalised),
+    )
+
+
+def _normalise_any_record(record: Record) -> Record:
+    """Return a record of any of the formats as one with its question and its answers. Raises
+    RecordError."""
+    normalised = normalise_toolrl_record(decrypt_record(normalise_record(record)))
+    return flatten_question(normalise_chat_record(normalise_xlam_record(normalised)))
+
+
+def _resolve_questions(found: Sequence[_ParsedRecord]) -> list[Any]:
+    """Return the question of each record: one that a field holds, or that of its prompt."""
+    without_question = [each for each in found if each.stated_question is None]
+    kinds = [str(each.record.get("ability")) for each in without_question]
+    prompts = iter(strip_instructions_by_kind([each.prompt for each in without_question], kinds))
+    return [
+        next(prompts) if each.stated_question is None else each.stated_question for each in found
+    ]
+
+
+def _make_task(found: _ParsedRecord, question: Any) -> Task:
+    """Return the task of a record. Raises RecordError for one that lacks something."""
+    record, program = found.record, found.program
+    require_text_only(record)
+    if not isinstance(question, str) or not question.strip():
+        names = ", ".join(map(str, record)) or "none"
+        sentence = f"there is no question; add a field 'question', or rename one of {names}."
+        raise RecordError("no question", sentence)
+    try:
+        with raise_read_errors("the metadata", "correct or rename it"):
+            meta = validate_meta(_parse_metadata(record) | (program[1] if program else {}))
+    except UserError as error:
+        raise RecordError("metadata that cannot be counted with", str(error)) from error
+    if resolve_grader(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
+        meta[GRADED_BY_KEY] = MATH
+    question_text = prepend_passage(record, append_options(record, question.strip()))
+    question_record = record | {"question": question_text}
+    is_answer_optional = _is_answer_optional(meta)
+    answers = (
+        find_accepted_answers(question_record)
+        if is_answer_optional
+        else require_answers(question_record)
+    )
+    return Task(_get_task_id(record, question_text), question_text, answers, meta)
+
+
+def add_data_source(tasks: Iterable[Task], path: Path) -> list[Task]:
+    """Return the tasks of a file, those without a `data_source` with one: the name of the file up
+    to its first dot. Benchmarks come as files of their own, which seldom say so in each record."""
+    source = path.name.partition(".")[0]
+    return [replace(task, meta={"data_source": source} | task.meta) for task in tasks]
+
+
+def _is_answer_optional(meta: Metadata) -> bool:
+    grader = resolve_grader(Task("", "", (), meta))
+    return grader in GRADED_BY_META or meta.get(GRADED_BY_KEY) == JUDGE
+
+
+def _is_mathematics(record: Record) -> bool:
+    """Return whether a record is one of a data set of mathematics, as its fields tell: GSM8K's
+    answer, the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's
+    files."""
+    if "metadata" in record or GRADED_BY_KEY in record:
+        return False
+    answer, source = record.get("answer"), first_filled(record, ("data_source", "dataset"))
+    if isinstance(answer, str) and GSM8K_ANSWER.search(answer):
+        return True
+    if isinstance(source, str):
+        return bool(_MATHEMATICS_NAMES.search(f"{source} {record.get('ability')}"))
+    return "canary" not in record and first_filled(record, ("problem", "Problem")) is not None
+
+
+def write_tasks(tasks: Iterable[Task], path: Path) -> None:
+    """Write tasks in FlashRAG's format; `read_tasks` gives them back as they were."""
+    write_json_lines(
+        path,
+        (
+            {
+                "id": task.id,
+                "question": task.question,
+                "golden_answers": list(task.answers),
+                "metadata": task.meta,
+            }
+            for task in tasks
+        ),
+    )
+
+
+def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None:
+    """Write tasks as a parquet file of verl's, with AutoCoA's way to join several answers;
+    `read_tasks` gives them back as they were.
+
+    Args:
+        tasks: the questions.
+        path: the file, whole or not there.
+        instruction: stands before every question in the prompt, with the white space after it.
+    """
+    rows = [
+        {
+            "id": task.id,
+            "question": task.question,
+            "data_source": str(task.meta.get("data_source", "fieldcraft")),
+            "prompt": [{"role": "user", "content": instruction + task.question}],
+            "ability": "QA",
+            "reward_model": {"ground_truth": join_answers(task.answers), "style": "rule"},
+            "extra_info": {
+                "index": number,
+                "split": str(task.meta.get("split", "train")),
+                "metadata": json.dumps(task.meta, ensure_ascii=False),
+            },
+        }
+        for number, task in enumerate(tasks)
+    ]
+    with atomic_file(path) as draft:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
+
+
+def _find_stated_question(record: Record, program: tuple[str | None, Metadata] | None) -> Any:
+    """Return the question, if a field of the record is nothing else."""
+    if program and program[0]:
+        return program[0]
+    reward, extra = record.get("reward_model"), record.get("extra_info")
+    truth = parse_ground_truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
+    stated = truth.get("question") if isinstance(truth, dict) else None  # AFM's
+    if (
+        not stated
+        and isinstance(extra, dict)
+        and isinstance(extra_question := extra.get("question"), str)
+    ):
+        stated = (
+            extra_question if extra_question.strip() in extract_prompt(record) else None
+        )  # verl's GSM8K and others
+    return first_filled(record, QUESTION_KEYS) or stated or None
+
+
+def _get_task_id(record: Record, question: str) -> str:
+    record_id = first_filled(record, _ID_KEYS)
+    extra = record.get("extra_info")
+    if record_id is None and isinstance(extra, dict):
+        record_id = extra.get("index")
+    return make_question_id(question) if record_id is None else str(record_id)
+
+
+def _parse_metadata(record: Record) -> dict[str, Any]:
+    extra = record.get("extra_info")
+    if isinstance(extra, dict) and isinstance(extra.get("metadata"), str):  # of `write_verl`
+        metadata = json.loads(extra["metadata"])
+        return dict(metadata) if isinstance(metadata, dict) else {}
+    meta = {
+        key: record[key] for key in _METADATA_KEYS if isinstance(record.get(key), str | int | float)
+    }
+    info = record.get("info")  # of WebWalkerQA
+    level = first_filled(record | (info if isinstance(info, dict) else {}), _LEVEL_KEYS)
+    meta |= {"level": level} if isinstance(level, str | int | float) else {}
+    record_metadata = record.get("metadata")
+    meta |= record_metadata if isinstance(record_metadata, dict) else {}
+    if titles := _find_gold_titles(record | meta):
+        meta["gold_titles"] = titles
+    if isinstance(steps := record.get("question_decomposition"), list):
+        meta.setdefault("hops", len(steps))
+    return meta
+
+
+def _find_gold_titles(record: Record) -> list[str]:
+    """Return the titles of the supporting paragraphs, each once, in order."""
+    facts = record.get("supporting_facts")
+    if isinstance(facts, dict):  # as columns, in FlashRAG's metadata and on the hub
+        titles = facts.get("title")
+    elif isinstance(facts, list):  # HotpotQA, 2WikiMultiHopQA: [title, number of the sentence]
+        titles = [fact[0] for fact in facts if isinstance(fact, list) and fact]
+    else:  # MuSiQue
+        paragraphs, steps = record.get("paragraphs"), record.get("question_decomposition")
+        if not isinstance(paragraphs, list) or not isinstance(steps, list):
+            return []
+        numbers = [step.get("paragraph_support_idx") for step in steps if isinstance(step, dict)]
+        titles = [
+            p.get("title") for p in paragraphs if isinstance(p, dict) and p.get("idx") in numbers
+        ]
+    return [str(title) for title in dict.fromkeys(titles or [])]

@@ -1,0 +1,182 @@
+"""Settings of a recipe for a tokenizer's chat template: its variables and a system prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from typing import Any
+
+from jinja2 import Environment, TemplateError
+from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.meta import find_undeclared_variables
+
+from fieldcraft.config.names import suggest_name
+from fieldcraft.config.sections import DEFAULT_DATE
+from fieldcraft.records.reading import raise_read_errors
+from fieldcraft.types import Tokenizer, UserError
+
+TURN_PLACEHOLDER = "\ue001"  # is the text of a turn while a chat template is rendered
+# What the framework or transformers gives to a template.
+BUILTIN_VARIABLES = {
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "raise_exception",
+    "strftime_now",
+}
+# transformers' own tag, which marks what an assistant wrote; it changes no text.
+GENERATION_TAG_REGEX = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
+CLOCK_CALL_REGEX = re.compile(
+    r"""strftime_now\s*\(\s*(['"])(.*?)\1\s*\)"""
+)  # with a literal format
+OTHER_CLOCK_REGEX = re.compile(r"strftime_now\b(?!\s+is\s+(?:not\s+)?defined)")
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    prompt_date: date = DEFAULT_DATE,
+    **options: Any,
+) -> str:
+    """Render the chat template's text of a conversation. A template that writes the date writes
+    `prompt_date`.
+
+    Raises UserError for a template that asks for the date in a format that it computes, or that
+    gives the clock another name.
+    """
+    if any("strftime_now" in source for source in _iter_sources(tokenizer.chat_template)):
+        source = tokenizer.get_chat_template(tools=options.get("tools"))
+        options["chat_template"] = _insert_date(source, prompt_date)
+    text: str = tokenizer.apply_chat_template(list(map(dict, messages)), tokenize=False, **options)
+    return text
+
+
+def _insert_date(source: str, prompt_date: date) -> str:
+    """Return a template with the date in place of the calls of transformers' clock."""
+    dated = CLOCK_CALL_REGEX.sub(
+        lambda call: f"{call[1]}{prompt_date.strftime(call[2])}{call[1]}", source
+    )
+    if OTHER_CLOCK_REGEX.search(dated):
+        raise UserError(
+            "The chat template of the model reads the clock in a format that it computes or under"
+            " another name, so prompts would change from day to day: write the date into its"
+            " chat_template.jinja."
+        )
+    return dated
+
+
+def shows_date(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
+    """Tell whether the chat template writes the date of a conversation by itself."""
+    if "date_string" in variables:
+        return False
+    return any("strftime_now" in source for source in _iter_sources(tokenizer.chat_template))
+
+
+def list_template_variables(tokenizer: Tokenizer) -> set[str]:
+    """Return the variables of the chat template, without those that it always gets."""
+    used: set[str] = set()
+    jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
+    for source in _iter_sources(tokenizer.chat_template):
+        with raise_read_errors("the model's chat template", "correct its chat_template.jinja"):
+            used |= find_undeclared_variables(jinja.parse(GENERATION_TAG_REGEX.sub("", source)))
+    return used - BUILTIN_VARIABLES - DEFAULT_NAMESPACE.keys()
+
+
+def _iter_sources(template: Any) -> Iterator[str]:
+    """Yield the sources of a template. A tokenizer may have no template, one, or several by
+    name."""
+    match template:
+        case str(source):
+            yield source
+        case dict(named):
+            yield from named.values()
+
+
+def require_template_variables(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> None:
+    """Raise UserError for a variable that the chat template never mentions."""
+    if tokenizer.chat_template is None:
+        raise UserError(
+            "The tokenizer has no chat template, so remove 'template' from the recipe or use a"
+            " model that was tuned on conversations."
+        )
+    known = list_template_variables(tokenizer)
+    for name in variables:
+        if name not in known:
+            advice = suggest_name(name, known) if known else "remove it."
+            raise UserError(f"The chat template of the model has no variable '{name}'; {advice}")
+
+
+def require_system_prompt(
+    tokenizer: Tokenizer, system_prompt: str, variables: Mapping[str, Any]
+) -> None:
+    """Raise UserError if a system prompt would not reach the model."""
+    if tokenizer.chat_template is None:
+        raise UserError(
+            "The tokenizer has no chat template, so a system prompt has no place; write its text"
+            " into 'instruction'."
+        )
+    messages = [{"role": "system", "content": system_prompt}, {"role": "user", "content": "?"}]
+    try:
+        text = render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
+    except TemplateError as error:
+        raise UserError(
+            f"The chat template of the model refuses a system prompt ({error}); write its text"
+            " into 'instruction'."
+        ) from error
+    if system_prompt.strip() not in text:
+        raise UserError(
+            "The chat template of the model does not show a system prompt; write its text into"
+            " 'instruction'."
+        )
+
+
+def supports_system_prompt(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> bool:
+    """Tell whether the chat template has a place for a system prompt: one that it shows, and not as
+    if the model had said it."""
+    if tokenizer.chat_template is None:
+        return False
+
+    def render_role(role: str) -> str:
+        messages = [{"role": role, "content": TURN_PLACEHOLDER}, {"role": "user", "content": "?"}]
+        with suppress(TemplateError):  # a template may refuse such a conversation
+            return render_chat(tokenizer, messages, add_generation_prompt=True, **variables)
+        return ""
+
+    return TURN_PLACEHOLDER in render_role("system") and render_role("system") != render_role(
+        "assistant"
+    )
+
+
+def mentions_role(tokenizer: Tokenizer, role: str) -> bool:
+    """Tell whether the chat template has words of its own for messages of a role. Many templates
+    write the name of any role, also of one that the model has never met."""
+    return any(
+        f"{quote}{role}{quote}" in source
+        for source in _iter_sources(tokenizer.chat_template)
+        for quote in "'\""
+    )
+
+
+def require_plain_opening(
+    tokenizer: Tokenizer, special: Collection[str], variables: Mapping[str, Any]
+) -> None:
+    """Raise UserError for a chat template that writes special tokens between the start of the
+    model's turn and its text, as for models that answer in channels: they would be a part of every
+    answer, and missing in every demonstration."""
+    if tokenizer.chat_template is None:
+        return
+    question = {"role": "user", "content": "?"}
+    reply = {"role": "assistant", "content": TURN_PLACEHOLDER}
+    prompt = conversation = ""
+    with suppress(TemplateError):  # a template may refuse such a conversation
+        prompt = render_chat(tokenizer, [question], add_generation_prompt=True, **variables)
+        conversation = render_chat(tokenizer, [question, reply], **variables)
+    before, has_turn, _ = conversation.rpartition(TURN_PLACEHOLDER)
+    opening = before.removeprefix(prompt) if has_turn and before.startswith(prompt) else ""
+    if any(token in opening for token in set(special) - {"<think>", "</think>"}):
+        raise UserError(
+            f"The chat template of the model writes {opening!r} before the text of a turn, which no"
+            " dialect writes or reads; use a model whose turns begin with their text."
+        )

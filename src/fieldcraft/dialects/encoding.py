@@ -1,0 +1,291 @@
+"""Turns a demonstration into the trajectory that sampling it would have produced.
+
+White space: the prompt ends where the policy starts to write; the text of a turn (its thoughts,
+then its call or answer, as the dialect writes them) is one string, encoded once; a turn ends
+exactly with its stop string, or else with the end-of-sequence token; the white space between a turn
+and an observation belongs to the observation. Several actions in a row are the calls of one turn,
+and as many observations follow them. A thought of the role SUMMARY, after observations, folds the
+chain. So every id of a policy segment is one that the
+policy could have sampled at that place, and every other id is one that a rollout puts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from fieldcraft.dialects import folding
+from fieldcraft.dialects.base import encode_policy_text
+from fieldcraft.dialects.tool_names import ToolNameMap
+from fieldcraft.records.chains import get_policy_turns, split_chains
+from fieldcraft.types import (
+    Answer,
+    Author,
+    CallOutcome,
+    CallRecord,
+    DemoStep,
+    Dialect,
+    Observation,
+    ObservationPosition,
+    Segment,
+    Status,
+    Task,
+    Thought,
+    ThoughtRole,
+    ToolCall,
+    Trajectory,
+    UserError,
+)
+
+
+class DemonstrationEncodingError(UserError):
+    """A demonstration that a policy could not have written; `reason` says why without its id."""
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+def encode_demonstration(
+    task: Task, steps: Sequence[DemoStep], dialect: Dialect, tools: Sequence[dict[str, Any]]
+) -> Trajectory:
+    """Encode `steps` as a trajectory; `tools` are JSON schemas, as for
+    `dialects.tool_names.ToolNameMap`.
+
+    Consecutive thoughts of a role are joined by a blank line. Status, answer and well-formedness
+    are what the dialect reads from the text that was written, so a demonstration that breaks the
+    grammar shows it in `well_formed`. Steps may end in an action without its observation, or in a
+    thought.
+    Raises DemonstrationEncodingError for steps in an impossible order and for calls that the
+    dialect cannot write or would not read, and UserError for a summary in a dialect that has none.
+    """
+    names = ToolNameMap(task, tools)
+    turns = _split_turns(
+        task, [names.to_surface(s) if isinstance(s, ToolCall) else s for s in steps]
+    )
+    trajectory = Trajectory(task, calls=build_call_records(steps))
+
+    def add(author: Author, ids: list[int]) -> None:
+        trajectory.segments.append(Segment(author, ids, dialect.tokenizer.decode(ids)))
+
+    add(Author.PROMPT, dialect.encode_prompt(task.question, names.schemas))
+    for turn in turns:
+        if turn.summary is not None:
+            add(Author.PROMPT, folding.encode_summary_prompt(dialect))
+            add(Author.POLICY, folding.encode_summary(dialect, turn.summary))
+            trajectory.folds.append(len(trajectory.segments))
+            turns_so_far = trajectory.policy_turns
+            question = folding.render_folded_question(
+                dialect, task.question, turns_so_far, turn.summary
+            )
+            add(Author.PROMPT, dialect.encode_prompt(question, names.schemas))
+            continue
+        add(Author.POLICY, encode_turn(dialect, turn.thoughts, _render_turn_end(turn, dialect)))
+        if turn.calls:
+            turns_so_far = get_policy_turns(split_chains(trajectory)[-1])
+            _require_parsed_back(task, turn, dialect, turns_so_far)
+        for index, text in enumerate(turn.observations):
+            position = ObservationPosition(index, len(turn.observations))
+            add(Author.TOOL, dialect.encode_observation(text, position))
+
+    outcome = dialect.parse(get_policy_turns(split_chains(trajectory)[-1]))
+    if isinstance(outcome, Answer):
+        trajectory.status, trajectory.answer = Status.ANSWERED, outcome.text
+    trajectory.well_formed = folding.is_well_formed(dialect, trajectory)
+    return trajectory
+
+
+def encode_pair(
+    task: Task,
+    before: Sequence[DemoStep],
+    alternatives: tuple[Sequence[DemoStep], Sequence[DemoStep]],
+    dialect: Dialect,
+    tools: Sequence[dict[str, Any]],
+) -> tuple[Trajectory, Trajectory]:
+    """Encode both alternatives that continue after `before`, as trajectories whose last segments
+    differ.
+
+    Each alternative is one policy turn, or the beginning of one where it ends in a thought. A
+    thought that ends `before` begins that turn. Every turn is encoded whole, and the ids that both
+    begin with become the last segment of the shared prefix; so each id is one that the policy could
+    have sampled at that place. Raises DemonstrationEncodingError for alternatives that could not be
+    sampled, or of which one begins with the other.
+    """
+    chosen, rejected = (
+        _encode_alternative(task, _join_thought(before, alternative), dialect, tools)
+        for alternative in alternatives
+    )
+    chosen_ids, rejected_ids = chosen.segments[-1].ids, rejected.segments[-1].ids
+    shorter = min(len(chosen_ids), len(rejected_ids))
+    shared = next((i for i in range(shorter) if chosen_ids[i] != rejected_ids[i]), shorter)
+    if shared == shorter:
+        message = f"In the pair of task {task.id} one side only begins the other."
+        raise DemonstrationEncodingError(message, "whose one side only begins the other")
+    for trajectory in (chosen, rejected):
+        ids = trajectory.segments.pop().ids
+        trajectory.segments += [
+            Segment(Author.POLICY, piece, dialect.tokenizer.decode(piece))
+            for piece in (ids[:shared], ids[shared:])
+            if piece
+        ]
+    return chosen, rejected
+
+
+def _join_thought(before: Sequence[DemoStep], continuation: Sequence[DemoStep]) -> list[DemoStep]:
+    """Join the steps of `before` and a way. A thought that continues is on one line."""
+    match [*before[-1:], *continuation[:1]]:
+        case [Thought(start, role), Thought(end, other)] if role == other:
+            return [*before[:-1], Thought(f"{start} {end}", role), *continuation[1:]]
+    return [*before, *continuation]
+
+
+def _encode_alternative(
+    task: Task, steps: Sequence[DemoStep], dialect: Dialect, tools: Sequence[dict[str, Any]]
+) -> Trajectory:
+    trajectory = encode_demonstration(task, steps, dialect, tools)
+    if isinstance(steps[-1], Thought):  # the turn continues: neither a closing tag nor an end
+        text = steps[-1].text.strip()
+        ids = encode_policy_text(
+            dialect.tokenizer, dialect.render_thought(text).rpartition(text)[0] + text
+        )
+        trajectory.segments[-1] = Segment(Author.POLICY, ids, dialect.tokenizer.decode(ids))
+    return trajectory
+
+
+def round_trips(
+    trajectory: Trajectory, last: DemoStep, dialect: Dialect, tools: Sequence[dict[str, Any]]
+) -> bool:
+    """Return whether the dialect parses the last turn of one side of a pair into its own steps."""
+    turns = [
+        dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
+        for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
+        if author is Author.POLICY
+    ]
+    parsed = dialect.parse(turns)
+    move = parsed[-1] if isinstance(parsed, tuple) else parsed
+    if isinstance(move, ToolCall):
+        move = ToolNameMap(trajectory.task, tools).to_canonical(move)
+    return move == (None if isinstance(last, Thought) else last)
+
+
+def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
+    """Encode one policy turn as ids. Special tokens named in its text are text."""
+    text = dialect.render_thoughts(thoughts) + end
+    ids = encode_policy_text(dialect.tokenizer, text)
+    return ids if text.endswith(dialect.stop_strings) else [*ids, dialect.turn_end.token_id]
+
+
+@dataclass(slots=True)
+class _DemoTurn:
+    """Turn of the policy, and what its calls returned."""
+
+    thoughts: list[Thought] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    observations: list[str] = field(default_factory=list)
+    answer: Answer | None = None
+    summary: str | None = None  # then there is nothing else in the turn
+
+    def render_end(self, dialect: Dialect) -> str:
+        """Return the text after the thoughts."""
+        if self.answer is not None:
+            return dialect.render_answer(self.answer.text)
+        return dialect.render_calls(self.calls) if self.calls else ""
+
+
+def _render_turn_end(turn: _DemoTurn, dialect: Dialect) -> str:
+    """Return the text after the thoughts of a turn. Raises DemonstrationEncodingError."""
+    try:
+        return turn.render_end(dialect)
+    except UserError as error:
+        reason = f"with a call that the dialect '{dialect.name}' cannot write"
+        raise DemonstrationEncodingError(str(error), reason) from error
+
+
+def _require_parsed_back(
+    task: Task, turn: _DemoTurn, dialect: Dialect, turns: Sequence[str]
+) -> None:
+    """Raise DemonstrationEncodingError unless the dialect reads the calls of the last turn as they
+    are, whatever its thoughts say."""
+    read, rendered = dialect.parse(turns), dialect.render_calls(turn.calls)
+    match read:
+        case Answer(text) if text == rendered:  # calls that nobody runs
+            return
+        case tuple():
+            calls = [move for move in read if isinstance(move, ToolCall)]
+            is_complete = len(calls) == len(read) == len(turn.calls)
+            if is_complete and dialect.render_calls(calls) == rendered:
+                return
+    raise DemonstrationEncodingError(
+        f"The dialect {dialect.name} does not read the calls in the demonstration of task {task.id}"
+        " as they are, because a tag stands in a thought or a call, or a call is empty: correct it,"
+        " or use the dialect hermes.",
+        f"with a call that the dialect '{dialect.name}' does not read back",
+    )
+
+
+def require_valid_order(task: Task, steps: Sequence[DemoStep]) -> None:
+    """Raise DemonstrationEncodingError for steps in an impossible order."""
+    _split_turns(task, steps)
+
+
+def _split_turns(task: Task, steps: Sequence[DemoStep]) -> list[_DemoTurn]:
+    """Return the turns that steps make up. Raises DemonstrationEncodingError for an impossible
+    order."""
+    if not steps or isinstance(steps[0], Observation):
+        message = f"The demonstration of task {task.id} must start with a thought or a move."
+        raise DemonstrationEncodingError(message, "with no thought or move at their beginning")
+    wrong_order = DemonstrationEncodingError(
+        f"In the demonstration of task {task.id} every action must be followed by its observation,"
+        " several actions in a row by as many, and an observation only by a thought or a move; a"
+        " summary stands right after an observation.",
+        "with steps in an impossible order",
+    )
+    turns = [_DemoTurn()]
+    for step in steps:
+        observed = bool(turns[-1].observations)
+        if turns[-1].summary is not None or (observed and not isinstance(step, Observation)):
+            turns.append(_DemoTurn())
+        turn = turns[-1]
+        if turn.answer is not None:
+            message = f"The demonstration of task {task.id} has more steps after its answer."
+            raise DemonstrationEncodingError(message, "with steps after their answer")
+        match step:
+            case Thought(text, ThoughtRole.SUMMARY) if observed:
+                turn.summary = text.strip()
+            case Thought(text, role) if role is not ThoughtRole.SUMMARY and not turn.calls:
+                turn.thoughts.append(replace(step, text=text.strip()))
+            case ToolCall():
+                turn.calls.append(step)
+            case Observation(text):
+                turn.observations.append(text)
+            case Answer() if not turn.calls:
+                turn.answer = step
+            case _:
+                raise wrong_order
+    for turn in turns:
+        if len(turn.observations) != len(turn.calls) and (
+            turn is not turns[-1] or turn.observations
+        ):
+            raise wrong_order
+    return turns
+
+
+def build_call_records(steps: Sequence[DemoStep]) -> list[CallRecord]:
+    """Return the calls that have an observation, in order: of the actions of a turn, the first has
+    the first observation after them, and so on."""
+    waiting: list[ToolCall] = []
+    records: list[CallRecord] = []
+    for step in steps:
+        match step:
+            case ToolCall():
+                waiting.append(step)
+            case Observation(text) if waiting:
+                call = waiting.pop(0)
+                records.append(
+                    CallRecord(call.tool, call.arguments, text, CallOutcome.OK, seconds=0.0)
+                )
+            case _:
+                waiting = []
+    return records

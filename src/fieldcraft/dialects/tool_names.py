@@ -1,0 +1,162 @@
+"""Names of tools that differ from question to question.
+
+A model that always sees the same tools learns their names by heart and no longer reads what a
+prompt says about them. If each question has one of several names, it has to read (function masking,
+Hammer, arXiv 2410.04587). A tool whose schema has the key CALLED_KEY has several names. Everything
+outside of prompts and turns, such as records and rewards, knows the tool by its own name.
+
+A question can also be asked with some of the tools alone, those that its metadata lists under
+OFFERED_KEY. The prompt then shows no others, and calls of others are refused. So one run can have
+questions of several kinds, each with tools of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+from fieldcraft.config.signatures import ToolSignature, parse_signature
+from fieldcraft.types import MalformedCall, Task, ToolCall, UserError
+
+SEEN_NAMES, UNSEEN_NAMES = "seen", "unseen"  # which names of a tool a question draws from
+OFFERED_KEY = "offered"  # of a task's meta: the names of the tools that it is asked with
+CALLED_KEY = (
+    "called"  # of a schema: the signatures of both kinds. Of a task's meta: one of the kinds
+)
+
+
+def add_name_variants(
+    schema: dict[str, Any], seen: Sequence[str], unseen: Sequence[str]
+) -> dict[str, Any]:
+    """Return the schema of a tool that has these names; its own where there are none of a kind.
+
+    Raises UserError for a signature with more arguments than the tool has, or with two of a name.
+    """
+    function = schema["function"]
+    own = list(function["parameters"].get("properties", {}))
+    for text in (*seen, *unseen):
+        arguments = parse_signature(text).arguments
+        if len(arguments) > len(own):
+            raise UserError(
+                f"'{text}' names {len(arguments)} arguments, and the tool '{function['name']}' has"
+                f" {len(own)}: give new names to {', '.join(own)}, in this order."
+            )
+        if both := set(arguments) & set(own[len(arguments) :]):
+            raise UserError(f"'{text}' has two arguments '{min(both)}': give each its own name.")
+    return {**schema, CALLED_KEY: {SEEN_NAMES: tuple(seen), UNSEEN_NAMES: tuple(unseen)}}
+
+
+@dataclass(frozen=True, slots=True)
+class _VisibleTool:
+    """A tool as one question calls it. `arguments` maps the names there to the tool's own; None
+    where nothing is renamed, so that the tool itself checks them."""
+
+    own: str
+    schema: dict[str, Any]
+    arguments: Mapping[str, str] | None
+
+
+class ToolNameMap:
+    """The tools as one question calls them.
+
+    Args:
+        task: the question. Its id says which names it gets. Those of `unseen` are for questions
+            with that kind in `meta["called"]`.
+        tools: their JSON schemas, those with several names as `add_name_variants` returns them.
+    """
+
+    def __init__(self, task: Task, tools: Sequence[dict[str, Any]]) -> None:
+        offered = get_offered_names(task)
+        self._tools = {}
+        self._all = offered is None
+        for tool in tools:
+            if offered is not None and tool["function"]["name"] not in offered:
+                continue
+            named = _make_visible_tool(task, tool)
+            self._tools[named.schema["function"]["name"]] = named
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Schemas that the prompt shows."""
+        return [named.schema for named in self._tools.values()]
+
+    def to_surface(self, call: ToolCall) -> ToolCall:
+        """Return a call by the tool's own names, as the policy writes it here."""
+        for name, named in self._tools.items():
+            if named.own == call.tool and named.arguments is not None:
+                surface_names = {own: surface for surface, own in named.arguments.items()}
+                return ToolCall(
+                    name, {surface_names.get(k, k): v for k, v in call.arguments.items()}
+                )
+        return call
+
+    def to_canonical(self, call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
+        """Return the call that the policy wrote, by the tool's own names. Of a call that cannot be
+        read but names a tool, it says whether the question offers that."""
+        if isinstance(call, ToolCall):
+            return self._call_to_canonical(call)
+        if not call.tool:
+            return call
+        return replace(call, fault="arguments" if call.tool in self._tools else "tool")
+
+    def _call_to_canonical(self, call: ToolCall) -> ToolCall | MalformedCall:
+        if self._all and all(named.arguments is None for named in self._tools.values()):
+            return call
+        named = self._tools.get(call.tool)
+        if named is None:
+            known = ", ".join(self._tools) or "none"
+            reason = f"There is no tool {call.tool!r}; known: {known}."
+            return MalformedCall(reason, call.tool, "tool")
+        if named.arguments is None:
+            return call
+        if unknown := call.arguments.keys() - named.arguments.keys():
+            return MalformedCall(
+                f"Wrong arguments for {call.tool}: {', '.join(sorted(unknown))}; known:"
+                f" {', '.join(named.arguments)}.",
+                call.tool,
+                "arguments",
+            )
+        return ToolCall(named.own, {named.arguments[k]: v for k, v in call.arguments.items()})
+
+
+def get_offered_names(task: Task) -> list[str] | None:
+    """Return the names of the tools that a question is asked with; None: all. Raises UserError for
+    metadata that is not a list of names."""
+    names = task.meta.get(OFFERED_KEY)
+    if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        return names
+    raise UserError(
+        f"the question '{task.id}' has {OFFERED_KEY}: {names!r} in its metadata: write a list of"
+        ' names of tools, as in ["search"].'
+    )
+
+
+def _make_visible_tool(task: Task, tool: dict[str, Any]) -> _VisibleTool:
+    own = tool["function"]["name"]
+    choices = tool.get(CALLED_KEY, {}).get(task.meta.get(CALLED_KEY, SEEN_NAMES), ())
+    if not choices:
+        return _VisibleTool(own, {"type": "function", "function": tool["function"]}, None)
+    # Not `hash`, which differs from process to process.
+    drawn = choices[crc32(task.id.encode()) % len(choices)]
+    return _rename_tool(own, tool, parse_signature(drawn))
+
+
+def _rename_tool(own: str, tool: Mapping[str, Any], signature: ToolSignature) -> _VisibleTool:
+    function = tool["function"]
+    parameters = function["parameters"]
+    properties = parameters.get("properties", {})
+    own_names = list(properties)
+    rest = own_names[len(signature.arguments) :]
+    names = dict(zip(own_names, [*signature.arguments, *rest], strict=True))
+    renamed = {
+        **parameters,
+        "properties": {names[key]: value for key, value in properties.items()},
+        "required": [names[key] for key in parameters.get("required", ())],
+    }
+    schema = {
+        "type": "function",
+        "function": {**function, "name": signature.name, "parameters": renamed},
+    }
+    return _VisibleTool(own, schema, {surface: argument for argument, surface in names.items()})

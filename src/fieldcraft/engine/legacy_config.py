@@ -1,0 +1,139 @@
+"""Configurations that programs on transformers 4 read too.
+
+Such are converters to GGUF and MLX, and older servers. transformers 5 renames keys and drops those
+with the old names. Programs that know only the old ones then fall back to a default, such as a
+rope_theta of 10000, without a word. So the old ones are written beside the new ones. Neither
+configuration changes in training, apart from the type of the weights: what the folder of the first
+model says stays right.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fieldcraft.records.files import write_json
+from fieldcraft.records.reading import read_json
+
+CONFIG_FILE, TOKENIZER_CONFIG_FILE = "config.json", "tokenizer_config.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+FULL_ATTENTION, SLIDING_ATTENTION = (
+    "full_attention",
+    "sliding_attention",
+)  # kinds of layers with parameters of their own
+FALLBACK_TOKENIZER_CLASS = "PreTrainedTokenizerFast"  # reads tokenizer.json in every version
+# What a folder said of itself: where it came from, or code that is not copied.
+SOURCE_ONLY_KEYS = ("transformers_version", "_name_or_path", "auto_map", "torch_dtype")
+LOADER_KEYS = ("is_local", "local_files_only", "backend", "auto_map")
+VOCABULARY_FILES = ("tokenizer.model", "vocab.json", "merges.txt")  # which converters read
+
+
+def add_legacy_config_keys(
+    folder: Path, source: Path | None, dtype: torch.dtype, attribute_map: Mapping[str, str]
+) -> None:
+    """Complete the config.json of a folder.
+
+    Args:
+        folder: of the model.
+        source: the folder that it was loaded from, if there is one.
+        dtype: of its weights.
+        attribute_map: other names of keys, and those that are written.
+    """
+    config, source_config = (
+        _read_config(folder / CONFIG_FILE),
+        _read_source_config(source, CONFIG_FILE),
+    )
+    source_settings = {
+        key: value for key, value in source_config.items() if key not in SOURCE_ONLY_KEYS
+    }
+    aliases = {
+        name: config[canonical_name]
+        for name, canonical_name in attribute_map.items()
+        if canonical_name in config
+    }
+    completed = {
+        **_legacy_rope_keys(config),
+        **aliases,
+        **source_settings,
+        **config,
+        **_dtype_keys(dtype),
+    }
+    if isinstance(text_config := config.get("text_config"), dict):
+        source_text_config = source_config.get("text_config") or {}
+        completed["text_config"] = {
+            **_legacy_rope_keys(text_config),
+            **source_text_config,
+            **text_config,
+            **_dtype_keys(dtype),
+        }
+    write_json(folder / CONFIG_FILE, completed)
+
+
+def add_legacy_tokenizer_keys(folder: Path, source: Path | None) -> None:
+    """Complete the files of a tokenizer in a folder. `source` is the folder that it was loaded
+    from, if there is one."""
+    source_config = _read_source_config(source, TOKENIZER_CONFIG_FILE)
+    completed = {**source_config, **_read_config(folder / TOKENIZER_CONFIG_FILE)}
+    completed["tokenizer_class"] = source_config.get("tokenizer_class", FALLBACK_TOKENIZER_CLASS)
+    if completed["tokenizer_class"] == "TokenizersBackend":
+        completed["tokenizer_class"] = FALLBACK_TOKENIZER_CLASS
+    if isinstance(completed.get("extra_special_tokens"), list):  # transformers 4 wants a mapping
+        completed["additional_special_tokens"] = completed.pop("extra_special_tokens")
+    completed.pop("chat_template", None)  # of the source, which may be out of date
+    if (folder / CHAT_TEMPLATE_FILE).exists():  # which earlier versions do not read
+        completed["chat_template"] = (folder / CHAT_TEMPLATE_FILE).read_text("utf-8")
+    write_json(
+        folder / TOKENIZER_CONFIG_FILE, {k: v for k, v in completed.items() if k not in LOADER_KEYS}
+    )
+    for name in VOCABULARY_FILES:
+        if source is not None and (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _dtype_keys(dtype: torch.dtype) -> dict[str, str]:
+    name = str(dtype).removeprefix("torch.")
+    return {"dtype": name, "torch_dtype": name}
+
+
+def _legacy_rope_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the old keys of rotary embeddings, for what `rope_parameters` says."""
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return {}
+    rope_scaling = dict(
+        rope.get(FULL_ATTENTION) or {}
+        if FULL_ATTENTION in rope or SLIDING_ATTENTION in rope
+        else rope
+    )
+    if not rope_scaling.get("rope_theta"):
+        return {}
+    legacy = {"rope_theta": rope_scaling.pop("rope_theta")}
+    if "partial_rotary_factor" in rope_scaling:
+        legacy["partial_rotary_factor"] = rope_scaling.pop("partial_rotary_factor")
+    rope_type = rope_scaling.get("rope_type", "default")
+    if rope_type == "longrope":  # of which Phi 3 allows three keys, with this one outside
+        legacy["original_max_position_embeddings"] = rope_scaling.pop(
+            "original_max_position_embeddings"
+        )
+        rope_scaling = {"type": rope_type} | {
+            k: v for k, v in rope_scaling.items() if k not in ("type", "rope_type")
+        }
+    legacy["rope_scaling"] = None if rope_type == "default" else rope_scaling
+    if sliding := rope.get(SLIDING_ATTENTION):
+        legacy["rope_local_base_freq"] = sliding["rope_theta"]
+    return legacy
+
+
+def _read_source_config(source: Path | None, name: str) -> dict[str, Any]:
+    if source is None or not (source / name).exists():
+        return {}
+    return _read_config(source / name)
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(file, dict[str, Any], "copy it from the model's source again")
+    return found

@@ -1,0 +1,156 @@
+"""OpenAI's chat completions over the policy of a run: each rollout has a base_url of its own.
+
+POST /ROLLOUT/v1/chat/completions   a turn of the policy
+GET  /ROLLOUT/v1/models             the one model, also as /ROLLOUT/v1/models/policy
+POST /ROLLOUT/reward                {"reward": number}, at any time before the rollout ends
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from pydantic import FiniteFloat
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fieldcraft.gateway import protocol
+from fieldcraft.gateway.conversations import AgentConversation, PolicyReply
+from fieldcraft.gateway.generate_api import FINISH_REASONS
+from fieldcraft.gateway.messages import TurnRequest, parse_turn_request
+from fieldcraft.gateway.protocol import Json, parse_body
+from fieldcraft.gateway.refusals import RequestRejectedError, make_route_error
+from fieldcraft.tools.request_bodies import BodyTooLongError, RequestBody, read_body_bytes
+
+MODEL_NAME = "policy"
+MAX_BODY_BYTES = 16 * 2**20  # bytes; far more than a context of any model
+_completion_ids = itertools.count()
+
+
+class PostedReward(RequestBody):
+    """Report of a program on its own rollout."""
+
+    reward: FiniteFloat
+
+
+def create_chat_app(conversations: Mapping[str, AgentConversation]) -> Starlette:
+    """Create the routes of all rollouts that are in `conversations` at that moment."""
+
+    async def complete(conversation: AgentConversation, body: bytes) -> Response:
+        request = parse_turn_request(body)
+        reply = await conversation.request_turn(request)
+        if request.stream:
+            return _make_stream(reply, request)
+        return JSONResponse(_make_completion(reply))
+
+    async def post_reward(conversation: AgentConversation, body: bytes) -> Response:
+        conversation.reward = parse_body(PostedReward, body).reward
+        return JSONResponse({"reward": conversation.reward})
+
+    async def list_models(conversation: AgentConversation, body: bytes) -> Response:
+        return JSONResponse(protocol.make_model_list(MODEL_NAME))
+
+    def with_conversation(
+        handler: Callable[[AgentConversation, bytes], Awaitable[Response]],
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            conversation = conversations.get(request.path_params["rollout"])
+            if conversation is None:
+                raise RequestRejectedError(404, "There is no such rollout, or it is over.")
+            try:
+                body = await read_body_bytes(request, MAX_BODY_BYTES)
+            except BodyTooLongError as error:
+                raise RequestRejectedError(413, str(error)) from error
+            return await handler(conversation, body)
+
+        return handle
+
+    async def get_model(request: Request) -> Response:
+        return JSONResponse(protocol.get_model(request.path_params["model"], MODEL_NAME))
+
+    return Starlette(
+        routes=[
+            Route("/{rollout}/v1/chat/completions", with_conversation(complete), methods=["POST"]),
+            Route("/{rollout}/v1/models", with_conversation(list_models), methods=["GET"]),
+            Route("/{rollout}/v1/models/{model:path}", get_model, methods=["GET"]),
+            Route("/{rollout}/reward", with_conversation(post_reward), methods=["POST"]),
+        ],
+        exception_handlers={
+            RequestRejectedError: _handle_rejection,
+            404: _handle_unknown_route,
+            405: _handle_unknown_route,
+        },
+    )
+
+
+async def _handle_unknown_route(request: Request, error: Exception) -> Response:
+    known_routes = (
+        "POST base_url/chat/completions, where base_url ends in /v1, as OpenAI's clients do"
+    )
+    return make_route_error(request.method, request.url.path, known_routes).to_response()
+
+
+async def _handle_rejection(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRejectedError)
+    return error.to_response()
+
+
+def _make_completion(reply: PolicyReply) -> Json:
+    message: Json = {"role": "assistant", "content": reply.message.text or None}
+    if reply.message.calls:
+        message["tool_calls"] = _render_tool_calls(reply)
+    else:
+        message["content"] = reply.message.text
+    return protocol.make_completion(
+        _make_head("chat.completion"), message, _get_finish_reason(reply), _count_usage(reply)
+    )
+
+
+def _make_stream(reply: PolicyReply, request: TurnRequest) -> Response:
+    """Return the whole turn as one piece, for programs that want a stream."""
+    head = _make_head("chat.completion.chunk")
+    delta: Json = {"role": "assistant", "content": reply.message.text}
+    if reply.message.calls:
+        delta["tool_calls"] = [
+            {"index": i, **call} for i, call in enumerate(_render_tool_calls(reply))
+        ]
+    chunks = [
+        protocol.make_chunk(head, delta),
+        protocol.make_chunk(head, {}, _get_finish_reason(reply)),
+    ]
+    if request.include_usage:
+        chunks.append(protocol.make_usage_chunk(head, _count_usage(reply)))
+    lines = "".join(map(protocol.render_event, chunks))
+    return Response(f"{lines}{protocol.STREAM_END}", media_type="text/event-stream")
+
+
+def _make_head(object_type: str) -> Json:
+    return protocol.make_head(
+        f"chatcmpl-{next(_completion_ids)}", object_type, int(time.time()), MODEL_NAME
+    )
+
+
+def _render_tool_calls(reply: PolicyReply) -> list[Json]:
+    return [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for call_id, (name, arguments) in zip(reply.call_ids, reply.message.calls, strict=True)
+    ]
+
+
+def _get_finish_reason(reply: PolicyReply) -> str:
+    return "tool_calls" if reply.message.calls else FINISH_REASONS[reply.stop_reason]
+
+
+def _count_usage(reply: PolicyReply) -> Json:
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+    }

@@ -1,0 +1,206 @@
+"""Data sets of the hub as files of JSON lines, which everything that reads data reads.
+
+The rows are streamed from the hub by the library datasets, which runs no code of a repository, and
+written once for each commit, configuration and split.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from filelock import FileLock
+
+from fieldcraft.config.hub_names import (
+    HubDataset,
+    HubModel,
+    get_dataset_file,
+    get_hub_cache,
+    parse_hub_dataset,
+)
+from fieldcraft.config.names import get_first_line
+from fieldcraft.hub.client import HubUnreachableError, raise_hub_errors
+from fieldcraft.records.files import make_folder
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.terminal.console import print_line
+from fieldcraft.types import UserError
+
+_MAX_LISTED_NAMES = 8  # names of configurations or splits in a sentence
+_MEDIA_FEATURES = ("Image", "Audio", "Video", "Pdf")  # columns that no text reader takes
+
+
+def resolve_data_file(path: Path) -> Path:
+    """Return the file of the rows that a path names as `hub:...`, and any other path as it is.
+    Raises UserError as `fetch_dataset` does."""
+    rows = parse_hub_dataset(path)
+    return path if rows is None else fetch_dataset(rows)
+
+
+def fetch_dataset(rows: HubDataset) -> Path:
+    """Return the file of rows of the hub; it is written if the cache does not have it.
+
+    Raises UserError where they cannot be fetched, or where it is open which of several
+    configurations or splits is meant.
+    """
+    pinned = rows._replace(revision=_resolve_commit(rows))
+    if pinned.is_fully_specified and get_dataset_file(pinned).exists():
+        return get_dataset_file(pinned)
+    resolved = _resolve_names(pinned)
+    file = get_dataset_file(resolved)
+    make_folder(file.parent)
+    with FileLock(file.with_name(".lock"), mode=0o600):
+        if not file.exists():
+            _write_rows(resolved, file)
+    return file
+
+
+def _resolve_commit(rows: HubDataset) -> str:
+    """Return the commit that its revision is now, or was when the hub was last asked."""
+    from huggingface_hub import HfApi
+
+    if rows.revision is not None and HubModel(rows.name, rows.revision).is_pinned:
+        return rows.revision
+    with raise_hub_errors(rows):
+        resolved = HfApi().resolve_revision(
+            rows.name, repo_type="dataset", revision=rows.revision, cache_dir=get_hub_cache()
+        )
+    return str(resolved.resolved)
+
+
+def _resolve_names(rows: HubDataset) -> HubDataset:
+    """Return the rows with the configuration and the split that they name, or the only ones.
+    Without a network, those that the cache has."""
+    library = _import_datasets(rows)
+    try:
+        _require_access(rows)
+        configs = _list_configs(library, rows)
+        config = _choose_name(rows, "configuration", configs, rows.config, "/")
+        resolved = rows._replace(config=config)
+        splits = _list_splits(library, resolved)
+        return resolved._replace(split=_choose_name(resolved, "split", splits, rows.split, ":"))
+    except HubUnreachableError:
+        cache_folder = get_dataset_file(rows._replace(config="*", split="*")).parents[2]
+        paths = cache_folder.glob(f"{rows.config or '*'}/{rows.split or '*'}/*.jsonl")
+        cached = [rows._replace(config=p.parts[-3], split=p.parts[-2]) for p in paths]
+        if len(cached) != 1:
+            raise
+        return cached[0]
+
+
+def _require_access(rows: HubDataset) -> None:
+    """Raise UserError where the hub does not answer, or gives no file. The library datasets would
+    ask for minutes, and says of a refusal too little to name the remedy."""
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+
+    with raise_hub_errors(rows):
+        found = HfApi().dataset_info(rows.name, revision=rows.revision)
+        for file in (found.siblings or [])[:1]:
+            name, commit = file.rfilename, rows.revision
+            get_hf_file_metadata(hf_hub_url(rows.name, name, repo_type="dataset", revision=commit))
+
+
+def _list_configs(library: ModuleType, rows: HubDataset) -> list[str]:
+    with _raise_dataset_errors(rows):
+        return list(library.get_dataset_config_names(rows.name, revision=rows.revision))
+
+
+def _list_splits(library: ModuleType, rows: HubDataset) -> list[str]:
+    with _raise_dataset_errors(rows):
+        return list(library.get_dataset_split_names(rows.name, rows.config, revision=rows.revision))
+
+
+def _choose_name(
+    rows: HubDataset, kind: str, names: list[str], requested: str | None, separator: str
+) -> str:
+    """Return the name that is wished for, or the only one. Raises UserError for one that is none of
+    these, and where several could be meant."""
+    if requested in names or (requested is None and len(names) == 1):
+        return requested or names[0]
+    if requested is not None:
+        raise UserError(f"{rows.name} has no {kind} '{requested}': it has {_format_names(names)}.")
+    example = (
+        f"{rows._replace(revision=None, split=None)}{separator}{names[0] if names else 'NAME'}"
+    )
+    raise UserError(
+        f"{rows.name} has the {kind}s {_format_names(names)}: give one of them, as in {example}."
+    )
+
+
+def _format_names(names: list[str]) -> str:
+    rest = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(names[:_MAX_LISTED_NAMES]) + rest if names else "none"
+
+
+def _write_rows(rows: HubDataset, file: Path) -> None:
+    library = _import_datasets(rows)
+    print_line(f"{rows} is fetched into {file}, once ...", file=sys.stderr)
+    with _raise_dataset_errors(rows):
+        dataset = library.load_dataset(
+            rows.name, rows.config, split=rows.split, revision=rows.revision, streaming=True
+        )
+        features = dataset.features or {}
+        media = [name for name, kind in features.items() if type(kind).__name__ in _MEDIA_FEATURES]
+        texts = dataset.remove_columns(media) if media else dataset
+        write_json_lines(file, (_to_json(row) for row in texts))
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value as JSON has it: dates as ISO writes them, bytes in base64."""
+    match value:
+        case Mapping():
+            return {str(key): _to_json(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_to_json(inner) for inner in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case None | bool() | int() | float() | str():
+            return value
+    return json.loads(json.dumps(value, default=str))
+
+
+@contextmanager
+def _raise_dataset_errors(rows: HubDataset) -> Iterator[None]:
+    """Use the library datasets inside the block. Raises UserError for what it cannot give."""
+    from datasets import exceptions
+
+    with raise_hub_errors(rows):
+        try:
+            yield
+        except (ConnectionError, UserError):
+            raise
+        except (FileNotFoundError, exceptions.DatasetsError) as error:
+            raise UserError(_describe_no_data(rows, error)) from error
+        except (ValueError, RuntimeError) as error:
+            raise UserError(_describe_unreadable(rows, error)) from error
+
+
+def _describe_no_data(rows: HubDataset, error: Exception) -> str:
+    return (
+        f"{rows} has no files of data that the library datasets reads"
+        f" ({get_first_line(error)}): download the file that is meant, and give that."
+    )
+
+
+def _describe_unreadable(rows: HubDataset, error: Exception) -> str:
+    return f"{rows} cannot be read ({get_first_line(error)}): correct the name, or give a file."
+
+
+def _import_datasets(rows: HubDataset) -> ModuleType:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{rows} needs the package datasets: pip install 'fieldcraft[datasets]', or download"
+            " a file of it and give that."
+        ) from error
+    datasets.disable_progress_bars()
+    return datasets

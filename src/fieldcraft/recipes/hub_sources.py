@@ -1,0 +1,85 @@
+"""Fetching of what a recipe names on a hub or in forms of other programs, before it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.hub_names import (
+    HubDataset,
+    HubModel,
+    map_sources,
+    parse_hub_dataset,
+    parse_hub_model,
+)
+from fieldcraft.hub.dataset_files import fetch_dataset
+from fieldcraft.hub.models import resolve_checkpoint
+from fieldcraft.records.reading import RERUN_ADVICE, read_json
+
+
+def fetch_sources(data: dict[str, Any], resumed_folder: Path | None) -> dict[str, Any]:
+    """Return the contents of a recipe with folders and files of this machine in place of names.
+
+    Args:
+        data: the contents, of which nothing is known yet.
+        resumed_folder: the folder of a run that may have begun with them. What is named without a
+            revision is then what it began with, wherever the main branch is by now.
+
+    Raises:
+        UserError: what is named cannot be brought here.
+    """
+    pinned_names = [] if resumed_folder is None else _list_hub_names(resumed_folder)
+
+    def fetch_model(text: str) -> str:
+        wanted = parse_hub_model(text)
+        source = next((pinned for pinned in pinned_names if _is_same_model(wanted, pinned)), text)
+        return str(resolve_checkpoint(Path(text if Path(text).exists() else str(source))))
+
+    def fetch_file(text: str) -> str:
+        wanted = parse_hub_dataset(text)
+        if wanted is None:
+            return text
+        matches = (
+            pinned
+            for pinned in pinned_names
+            if isinstance(pinned, HubDataset) and _is_same_dataset(wanted, pinned)
+        )
+        return str(fetch_dataset(next(matches, wanted)))
+
+    return map_sources(data, checkpoint=fetch_model, file=fetch_file)
+
+
+def _list_hub_names(run_folder: Path) -> list[HubModel | HubDataset]:
+    """Return the names of the hub, each with its commit, that a run began with; none before it has
+    begun."""
+    manifest = run_folder / "recipe.json"
+    if not manifest.exists():
+        return []
+    found: list[HubModel | HubDataset | None] = []
+
+    def collect_model(text: str) -> str:
+        found.append(parse_hub_model(text))
+        return text
+
+    def collect_dataset(text: str) -> str:
+        found.append(parse_hub_dataset(text))
+        return text
+
+    data = read_json(manifest, dict[str, Any], RERUN_ADVICE)
+    map_sources(data, checkpoint=collect_model, file=collect_dataset)
+    return [name for name in found if name is not None]
+
+
+def _is_same_model(wanted: HubModel | None, pinned: HubModel | HubDataset) -> bool:
+    if wanted is None or not isinstance(pinned, HubModel):
+        return False
+    return pinned.is_pinned and wanted == HubModel(pinned.name, None)
+
+
+def _is_same_dataset(wanted: HubDataset, pinned: HubDataset) -> bool:
+    return pinned.is_fully_specified and pinned == HubDataset(
+        wanted.name,
+        wanted.revision or pinned.revision,
+        wanted.config or pinned.config,
+        wanted.split or pinned.split,
+    )

@@ -1,0 +1,264 @@
+"""Mathematics in an answer, read by Math-Verify in every way that it can be meant.
+
+What Math-Verify reads in part only, or as something else, is rewritten as LaTeX before: numbers as
+Python writes them, mixed numbers, powers with `**`. A text of which only a part can be read counts
+as a text, which equals nothing but itself.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse
+from sympy import Basic
+
+from fieldcraft.rewards.answers import QUOTES, remove_redundant_space, strip_invisible
+from fieldcraft.rewards.math_notation import convert_matrices, degrees_to_radians
+from fieldcraft.rewards.math_numerals import convert_number_words
+from fieldcraft.rewards.math_quantities import (
+    extract_stated_value,
+    split_unit,
+    strip_quantity_words,
+)
+from fieldcraft.rewards.math_units import Quantity
+
+# Where Math-Verify finds mathematics. An escaped $ is a currency.
+MATH_DELIMITERS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
+COMMA_NUMBERS = re.compile(r"[-+]?\d+,\d+")  # two numbers, or one with a decimal comma
+_MAX_EXPONENT = 400  # an exponent that is written out
+
+_DIGITS = r"(?:\d{1,3}(?:_\d{3})+|\d+)"
+_FLOAT = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
+_NUMBER_START = r"(?<![\w.\\^])"  # no part of a word, of another number or of a command
+_NUMBER_END = r"(?![\w^]|\.\d)"
+# What a fraction of two numbers is a factor of, without a space: 4/3πr^3 is no 4/(3πr^3). Before
+# a variable, as in 1/2x, it is none without one.
+_CONSTANT = r"(?:\u03c0|(?:\\pi|pi|i)(?![A-Za-z])|\\sqrt\{?\d)"
+_FRACTION_END = rf"(?:{_NUMBER_END}|(?={_CONSTANT}))"
+_SHORT_DIGITS = r"\d{1,99}"  # digits of a number that is computed with
+_ELLIPSIS = r"(?:\.\.\.|\u2026|\\(?:ldots|dots|cdots))"  # the digits go on
+# Of a program: without a sign of LaTeX they are products of letters.
+_FUNCTION = r"(?:exp|ln|log|sin|cos|tan|arc(?:sin|cos|tan))"
+_GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
+
+_RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
+
+# Several numbers, which are no product, and a date, which is no difference.
+_NO_TERM = re.compile(r"[-+]?[\d.]+(?:\s+[-+]?[\d.]+)+|\d{4}-\d\d-\d\d")
+_EMPHASIS = re.compile(r"(\*{1,3}|`)(?P<inside>[^*`]+)\1")  # of Markdown, around all of an answer
+_QUOTED = re.compile(rf"[{QUOTES}](?P<inside>[^{QUOTES}]+)[{QUOTES}]\.?")
+_LETTERS = re.compile(r"[-+]?\d[\d.]*\s*[A-Za-z](?:\^\{?\d\}?)?")  # a unit or a variable
+_PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
+
+_Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+
+def _expand_exponent(found: re.Match[str]) -> str:
+    """Return a number with an exponent, written out. One with a point stays one with a point."""
+    if abs(int(found[2])) > _MAX_EXPONENT:
+        return f"{found[1]} \\times 10^{{{found[2]}}}"
+    written = f"{Decimal(found[1].replace('_', '') + 'e' + found[2]):f}"
+    return f"{written}.0" if "." in found[1] and "." not in written else written
+
+
+def _to_decimal_integer(found: re.Match[str]) -> str:
+    return str(int(found[0], 0))
+
+
+def _convert_repeating(found: re.Match[str]) -> str:
+    """Return a decimal whose last digits repeat, as a fraction."""
+    return _repeating_to_fraction(*found.groups())
+
+
+def _repeating_to_fraction(before: str, prefix: str, period: str) -> str:
+    numerator = int(before + prefix + period) - int(before + prefix or "0")
+    return rf"\frac{{{numerator}}}{{{'9' * len(period)}{'0' * len(prefix)}}}"
+
+
+def _convert_recurring(found: re.Match[str]) -> str:
+    """Return a decimal whose last digit goes on and on, as a fraction."""
+    before, _, behind = found[1].rpartition(".")
+    return _repeating_to_fraction(before, behind, found[2])
+
+
+def _to_ascii_digit(found: re.Match[str]) -> str:
+    return str(unicodedata.decimal(found[0]))
+
+
+def _convert_superscript(found: re.Match[str]) -> str:
+    """Return an exponent in raised signs."""
+    plain = unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
+    return f"^{{{plain}}}"
+
+
+def _convert_vulgar_fraction(found: re.Match[str]) -> str:
+    """Return a fraction that is one sign, maybe of a mixed number."""
+    above, _, below = unicodedata.normalize("NFKC", found[2]).partition("\u2044")
+    return _render_fraction(found[1], above, below)
+
+
+def _convert_mixed(found: re.Match[str]) -> str:
+    return _render_fraction(*found.groups())
+
+
+def _render_fraction(integer: str | None, numerator: str, denominator: str) -> str:
+    """Return a fraction, or a mixed number as one: behind it may stand a factor."""
+    return rf"\frac{{{int(integer or 0) * int(denominator) + int(numerator)}}}{{{denominator}}}"
+
+
+def _ungroup_digits(found: re.Match[str]) -> str:
+    return re.sub(rf"{_GAP}+|_", "", found[0])
+
+
+_REWRITES: tuple[_Rewrite, ...] = (
+    (re.compile(r"(?![0-9])\d"), _to_ascii_digit),
+    (re.compile(rf"[{_RAISED}]+"), _convert_superscript),
+    (
+        re.compile(rf"(?:{_NUMBER_START}({_SHORT_DIGITS})\s*)?([\u00bc-\u00be\u2150-\u215e])"),
+        _convert_vulgar_fraction,
+    ),
+    (re.compile("\u221a ?(\\d+|[A-Za-z])"), r"\\sqrt{\1}"),
+    (re.compile("\u221a ?\\(([^()]*)\\)"), r"\\sqrt{\1}"),
+    (re.compile("\u221e"), r"\\infty "),
+    (re.compile(r"\\varnothing|\u2205"), r"\\emptyset "),
+    (re.compile("[\u00b7\u22c5]"), r"\\cdot "),
+    (re.compile(r"[\u20ac\u00a3\u00a5] ?(?=[\d.])|(?<=\d) ?[\u20ac\u00a3\u00a5]"), ""),
+    (re.compile("[\u2212\u2013]"), "-"),
+    (re.compile("\u2044"), "/"),
+    (re.compile("\u00b0"), r"^\\circ"),
+    (
+        re.compile(rf"{_NUMBER_START}0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+){_NUMBER_END}"),
+        _to_decimal_integer,
+    ),
+    (re.compile(rf"{_NUMBER_START}({_FLOAT})[eE]([-+]?\d{{1,9}}){_NUMBER_END}"), _expand_exponent),
+    (re.compile(rf"{_NUMBER_START}\d{{1,3}}(?:_\d{{3}})+(?!\d|_)"), _ungroup_digits),
+    (
+        re.compile(rf"{_NUMBER_START}(?<!\d )[1-9]\d{{0,2}}(?:{_GAP}+\d{{3}})+(?![\d/]|{_GAP}\d)"),
+        _ungroup_digits,
+    ),
+    (
+        re.compile(
+            rf"{_NUMBER_START}({_SHORT_DIGITS}){_GAP}+({_SHORT_DIGITS}) ?/ "
+            rf"?({_SHORT_DIGITS})(?:{_NUMBER_END}|(?={_CONSTANT}))"
+        ),
+        _convert_mixed,
+    ),
+    (re.compile(rf"{_NUMBER_START}(?<!/)(\d+)/(\d+)(?={_CONSTANT})"), r"\\frac{\1}{\2}"),
+    (re.compile(rf"{_NUMBER_START}(?<!/)(\d+)/(\d+) +(?=\\?[A-Za-z])"), r"\\frac{\1}{\2} "),
+    (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\^ ?([-+]\d+(?:\.\d+)?)"), r"^{\1}"),
+    (re.compile(rf"{_NUMBER_START}(\d+)\.(\d*)\\overline ?\{{?(\d+)\}}?"), _convert_repeating),
+    (re.compile(rf"{_NUMBER_START}(\d+)\.(\d*)\((\d+)\)(?![\w(])"), _convert_repeating),
+    (
+        re.compile(rf"{_NUMBER_START}(\d+)\.(\d*)\\dot ?\{{?(\d)\}}?(?!\d|\\dot)"),
+        _convert_repeating,
+    ),
+    (re.compile(rf"{_NUMBER_START}(\d+\.\d*?)(\d)\2+{_ELLIPSIS}"), _convert_recurring),
+    (re.compile(rf"(?<![A-Za-z\\])(?={_FUNCTION}\()"), r"\\"),
+    (re.compile("\u00d7|(?<=\\d) ?x ?(?=10\\^)"), r"\\times "),
+    (re.compile(r"\\(?:mathrm|text|textrm|operatorname|rm)\s*\{\s*(e|i)\s*\}"), r"\1 "),
+    (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
+)
+
+
+def rewrite_for_math_verify(text: str) -> str:
+    """Return a text in which numbers and powers are written as Math-Verify reads them."""
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def parse_math(text: str) -> list[list[Any]]:
+    """Read an answer as Math-Verify does, in every way that it can be meant. One without marks is
+    mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
+    letters may be variables."""
+    text = strip_invisible(text).strip()
+    if wrapping := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
+        text = wrapping["inside"].strip()
+    if not MATH_DELIMITERS.search(text):
+        text = extract_stated_value(text)
+    text = convert_number_words(degrees_to_radians(convert_matrices(text)))
+    value, unit = split_unit(text)
+    readings = _parse_plain(convert_number_words(value))
+    if unit is None:
+        return readings
+    formula = (
+        [_parse_latex(rewrite_for_math_verify(text), _WITH_UNITS)]
+        if _LETTERS.fullmatch(text)
+        else []
+    )
+    quantities = [[Quantity(v, unit) for v in r if isinstance(v, Basic)] for r in readings]
+    return [
+        reading for reading in (*quantities, *formula, [remove_redundant_space(text)]) if reading
+    ]
+
+
+def _parse_plain(text: str) -> list[list[Any]]:
+    plain = rewrite_for_math_verify(strip_quantity_words(text)).removeprefix("=")
+    if MATH_DELIMITERS.search(plain):
+        found = [_parse_marked(plain)]
+    else:
+        plain = plain.rstrip(".") if re.search(r"[\w)}] ?\.$", plain) else plain
+        found = [_parse_unmarked(plain)]
+        if COMMA_NUMBERS.fullmatch(plain):
+            found.append(list(parse(plain, parsing_timeout=None)))
+    return [reading for reading in found if reading]
+
+
+# -- whole and in part -------------------------------------------------------------------------
+
+_LATEX = LatexExtractionConfig()
+_WITH_UNITS = LatexExtractionConfig(
+    normalization_config=replace(_LATEX.normalization_config, units=False)
+)
+
+
+_SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+# A sentence that ends with two numbers, of which neither alone is the answer.
+_JOINT = r"(?:\b(?:or|and|to)\b\D{0,30}|, *(?:(?:\\?[A-Za-z]+\.?|[^\w\s]) *)?)"
+_TWO = re.compile(rf"\d\D{{0,30}}{_JOINT}[\d.,/]*\d\D{{0,30}}\Z")
+
+
+def _parse_latex(text: str, config: LatexExtractionConfig) -> list[Any]:
+    """Return the value of a formula as a whole, nothing where it cannot be read as one."""
+    return list(parse(f"${text}$", [config], "no_fallback", parsing_timeout=None))
+
+
+def _parse_unmarked(text: str) -> list[Any]:
+    """Return the meaning of a text without marks, and the text itself. What Math-Verify takes for
+    units may be what makes it unreadable."""
+    if _NO_TERM.fullmatch(text):
+        return [remove_redundant_space(text)]
+    parsed = _parse_latex(text, _WITH_UNITS) or _parse_latex(text, _LATEX)
+    if not parsed and _SENTENCE.search(text) and not _TWO.search(text):
+        parsed = list(parse(text, parsing_timeout=None))
+    if parsed and _WORD.search(text) and _is_product_of_letters(parsed[0]):
+        parsed = []
+    return [*parsed, remove_redundant_space(text)] if text else []
+
+
+def _is_product_of_letters(value: Any) -> bool:
+    """Tell whether a value is 0 only as a factor of letters: "0 to 1" and "not 0" are no 0."""
+    return bool(getattr(value, "free_symbols", ())) and value.doit() == 0
+
+
+def _parse_marked(text: str) -> list[Any]:
+    """Return the formulas that are marked in a text. Where one cannot be read as a whole,
+    Math-Verify takes a number that stands in it; then the formula is a text."""
+    parsed = list(parse(text, parsing_timeout=None))
+    if not parsed:
+        return []
+    formula = str(parsed[-1])
+    if not isinstance(parsed[0], str) and (
+        _parse_latex(formula, _LATEX) or _PLAIN.fullmatch(formula)
+    ):
+        return parsed
+    reparsed = list(parse(text, [_WITH_UNITS], "no_fallback", parsing_timeout=None))
+    return reparsed or ([formula] if formula.count("{") == formula.count("}") else [])

@@ -1,0 +1,83 @@
+"""Evaluation while a stage trains: a few questions every few steps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fieldcraft.config.sections import BudgetConfig
+from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.records.events import ignore_event
+from fieldcraft.rollout.environments import EnvironmentRunner
+from fieldcraft.rollout.loop import Policy
+from fieldcraft.runs.build import make_environment
+from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.evaluating import bind_rollout
+from fieldcraft.train.loop import EvalCallback, skip_evaluation
+from fieldcraft.train.stages.base import StepMetrics, TrainingStage
+
+
+@asynccontextmanager
+async def open_eval_callback(
+    context: RunContext,
+    model: Path,
+    stage: TrainingStage,
+    runner: EnvironmentRunner | None,
+    stage_budget: BudgetConfig,
+    new_engine: Callable[[], PolicyEngine],
+) -> AsyncIterator[EvalCallback]:
+    """Yield the probe that `evaluation.during` asks for, inside the block. The model answers the
+    first questions of the leading split, greedily, with the run's tools and within the budget of
+    evaluations. Exact match and calls become `heldout_em` and `heldout_calls` of the step's
+    metrics. A stage that samples lends its engine; for another one `new_engine` makes one. `model`
+    has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
+    if context.recipe.evaluation.during is None:
+        yield skip_evaluation
+        return
+    recipe = context.recipe.evaluation_recipe
+    dialect = load_dialect(recipe, model)
+    env = make_environment(recipe, dialect, context.tools)
+    if runner is not None and recipe.budget == stage_budget:
+        yield _make_eval_callback(context, env, stage, runner, new_engine)
+        return
+    async with context.open_external_environment(dialect, recipe.budget) as own_runner:
+        yield _make_eval_callback(context, env, stage, own_runner, new_engine)
+
+
+def _make_eval_callback(
+    context: RunContext,
+    env: ToolEnvironment,
+    stage: TrainingStage,
+    runner: EnvironmentRunner | None,
+    new_engine: Callable[[], PolicyEngine],
+) -> EvalCallback:
+    settings = context.recipe.evaluation
+    assert settings.during is not None
+    interval, max_tasks = settings.during.every, settings.during.questions
+    tasks = [t for t in context.evaluation_tasks() if t.meta.get("split") == settings.leading_split]
+
+    async def evaluate_step(steps: int) -> StepMetrics:
+        if steps % interval:
+            return {}
+        # A new one has no caches of earlier weights.
+        engine = stage.engine or new_engine()
+        policy = Policy(engine=engine, temperature=0.0)
+        trajectories = await evaluate_tasks(
+            tasks[:max_tasks],
+            bind_rollout(runner, env, policy),
+            make_verdict_rubric(verdict_reward=context.verdict_reward),
+            settings.concurrency,
+            "during training",
+            ignore_event,
+        )
+        if engine is not stage.engine:
+            await engine.sleep()
+        summary = summarise_evaluation(trajectories, settings.leading_split)
+        return {"heldout_em": summary["em"], "heldout_calls": summary["calls_mean"]}
+
+    return evaluate_step

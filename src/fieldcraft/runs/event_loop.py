@@ -1,0 +1,98 @@
+"""The event loop of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from fieldcraft.tools.threads import interrupt_thread
+
+T = TypeVar("T")
+POLL_SECONDS = 0.1  # between two looks at whether whoever waits was interrupted
+GRACE_SECONDS = 0.8  # for work that is cancelled to end by itself, and then for one that is made to
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Do all of `work` in an event loop of its own and return its result.
+
+    Where a loop is running already, as in a notebook, and outside of the main thread it runs in
+    another thread meanwhile. An interrupt of the thread that waits stops it there: where it waits
+    next, and if it does not wait, in the middle of what it computes.
+    """
+    if threading.current_thread() is threading.main_thread() and not _has_running_loop():
+        return asyncio.run(_interruptible(work))
+    return _LoopThread(work).result()
+
+
+class _LoopThread(Generic[T]):
+    """Work in an event loop of a daemon thread, which never keeps the process from its end."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, Any]] = (
+            concurrent.futures.Future()
+        )
+        self._thread = threading.Thread(target=self._run, name="fieldcraft run", daemon=True)
+
+    def result(self) -> T:
+        """Run the work and return its result. Whatever interrupts the thread that waits stops the
+        work before it is raised."""
+        waiting = _current_task()
+        before = waiting.cancelling() if waiting else 0
+        try:
+            self._thread.start()
+            while not self._wait_until_done(POLL_SECONDS):
+                # Ctrl-C within asyncio.run only cancels its task, which is the one that waits here
+                if waiting and waiting.cancelling() > before:
+                    raise asyncio.CancelledError
+        except BaseException:
+            self._stop()
+            raise
+        return self._outcome.result()
+
+    def _wait_until_done(self, seconds: float) -> bool:
+        return bool(concurrent.futures.wait([self._outcome], seconds).done)
+
+    def _stop(self) -> None:
+        """Cancel the work; what goes on after that gets a KeyboardInterrupt where it is."""
+        with suppress(TimeoutError, RuntimeError):  # it never began, or its loop is closed by now
+            loop, task = self._started.result(GRACE_SECONDS)
+            loop.call_soon_threadsafe(task.cancel)
+        if not self._wait_until_done(GRACE_SECONDS):
+            interrupt_thread(self._thread)
+            self._wait_until_done(GRACE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._outcome.set_result(asyncio.run(self._run_tracked()))
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
+            self._outcome.set_exception(error)
+
+    async def _run_tracked(self) -> T:
+        self._started.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await _interruptible(self._work)
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for the work, in such a way that Ctrl-C cancels it where it next waits. Were it to wait
+    no more, that would be lost, so it waits once at its end."""
+    result = await work
+    await asyncio.sleep(0)
+    return result
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    return asyncio.current_task() if _has_running_loop() else None

@@ -1,0 +1,107 @@
+"""The beginning of a run: a folder is new, or holds a run of the same settings.
+
+What only decides how a run is computed or shown may differ (`MUTABLE_ON_RESUME`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.recipes.consent import record_own_consent
+from fieldcraft.records.files import get_temporary_path, require_writable, write_json
+from fieldcraft.records.reading import RERUN_ADVICE, read_json
+from fieldcraft.runs.folder import RunFolder
+from fieldcraft.types import UserError
+
+# What a run that is resumed may change: how a teacher, an engine, an environment or a search is
+# reached, what decides how much memory it takes and which processes it has, and who shows its
+# curves. `*` is any name.
+MUTABLE_ON_RESUME = (
+    ("cluster",),
+    ("max_rows",),
+    ("stages", "*", "optim", "micro_tokens"),
+    ("stages", "*", "optim", "activation_checkpointing"),
+    *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
+    *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
+    *(("teacher", key) for key in ("url", "api_key_env", "prices")),
+    *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
+    ("search", "api_key_env"),
+    ("collect", "max_failed"),
+    ("evaluation", "max_broken"),
+    ("trackers",),
+)
+
+
+def open_run_folder(path: Path, recipe: Recipe) -> RunFolder:
+    """Begin a run, or resume one of the same settings.
+
+    Raises UserError if the folder belongs to a run with other settings, or is not a run's.
+    """
+    require_same_recipe(path, recipe)
+    manifest, settings = path / "recipe.json", dump_recipe(recipe)
+    if not manifest.exists() or read_json(manifest, dict[str, Any], RERUN_ADVICE) != settings:
+        write_json(manifest, settings)
+    record_own_consent(manifest, settings)
+    return RunFolder(path, recipe)
+
+
+def require_same_recipe(path: Path, recipe: Recipe) -> None:
+    """Raise UserError for a folder in which a run of these settings can neither begin nor be
+    resumed."""
+    require_run_folder(path)
+    manifest = path / "recipe.json"
+    if not manifest.exists():
+        return
+    found = _frozen_settings(read_json(manifest, dict[str, Any], RERUN_ADVICE))
+    expected = _frozen_settings(dump_recipe(recipe))
+    if found != expected:
+        raise UserError(
+            f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
+            f" ({_describe_difference(found, expected)}): choose another folder with --out."
+        )
+
+
+def require_run_folder(path: Path) -> None:
+    """Raise UserError for a folder that holds something else than a run, and for a place where none
+    can be written."""
+    if not path.exists():
+        require_writable(path)
+    elif not (path / "recipe.json").exists() and (
+        not path.is_dir() or {*path.iterdir()} - {*_initial_paths(path)}
+    ):
+        raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
+
+
+def _initial_paths(path: Path) -> tuple[Path, Path]:
+    """Return the paths that a folder may hold before a run begins in it."""
+    return get_temporary_path(path / "recipe.json"), RunFolder.questions_path(path)
+
+
+def _frozen_settings(settings: Any, key_path: tuple[str, ...] = ()) -> Any:
+    """Return the settings that a run cannot change any more."""
+    if not isinstance(settings, dict):
+        return settings
+    return {
+        key: _frozen_settings(inner, (*key_path, key))
+        for key, inner in settings.items()
+        if not any(_matches_pattern((*key_path, key), pattern) for pattern in MUTABLE_ON_RESUME)
+    }
+
+
+def _matches_pattern(key_path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    return len(key_path) == len(pattern) and all(
+        expected in ("*", key) for key, expected in zip(key_path, pattern, strict=True)
+    )
+
+
+def _describe_difference(found: Any, expected: Any, path: str = "") -> str:
+    """Return the first key in which two recipes differ."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in dict.fromkeys([*found, *expected]):
+            if found.get(key) != expected.get(key):
+                return _describe_difference(
+                    found.get(key), expected.get(key), f"{path}.{key}".strip(".")
+                )
+    return f"{path}={found} in the folder, {expected} in this recipe"

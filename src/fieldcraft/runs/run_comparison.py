@@ -1,0 +1,126 @@
+"""Several runs on one page: their evaluations, learning curves and trajectories side by side."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fieldcraft.config.lineage import get_stage_ancestry
+from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.evals.browsing import PageContext
+from fieldcraft.evals.comparison import compare_with_first
+from fieldcraft.evals.report import build_report, write_report_page
+from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.types import Trajectory, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedEvaluation:
+    """An evaluation of a run, and its name on the page."""
+
+    label: str
+    run: RunFolder
+    evaluation: str
+
+
+def compare_runs(run_paths: Sequence[Path], path: Path) -> dict[str, Any]:
+    """Write a page that shows runs beside each other, and return what is in its tables: `evals` by
+    name, and `pairwise`, which is empty where the runs were asked different questions.
+
+    Args:
+        run_paths: two or more of RUN, whose last evaluation is taken, or RUN/STAGE.
+        path: the page.
+
+    Raises:
+        UserError: there are fewer than two, one twice, or one without an evaluation.
+    """
+    compared = _find_evaluations(run_paths)
+    samples = {entry.label: entry.run.evaluation(entry.evaluation).read() for entry in compared}
+    trajectories_by_label = {label: trajectories for label, (trajectories, _) in samples.items()}
+    split = compared[0].run.recipe.evaluation.leading_split
+    report = build_report(
+        recipe=" beside ".join(trajectories_by_label),
+        seed=compared[0].run.recipe.seed,
+        device=compared[0].run.recipe.device,
+        stages=[],
+        evals={
+            label: summarise_evaluation(trajectories, split) | {"seconds": seconds}
+            for label, (trajectories, seconds) in samples.items()
+        },
+        comparisons=compare_with_first(trajectories_by_label, split)
+        if _have_same_questions(trajectories_by_label)
+        else [],
+        extra={
+            "runs": {entry.label: _link_report(entry.run, path) for entry in compared},
+            "config": {entry.label: dump_recipe(entry.run.recipe) for entry in compared},
+        },
+    )
+    commands = {entry.label: _make_show_command(entry) for entry in compared}
+    write_report_page(
+        report, _read_curves(compared), trajectories_by_label, path, PageContext(commands=commands)
+    )
+    return report
+
+
+def _find_evaluations(run_paths: Sequence[Path]) -> list[ComparedEvaluation]:
+    if len(run_paths) < 2:
+        raise UserError("there is nothing to compare with: give the folders of two runs or more.")
+    found = [_find_evaluation(path) for path in run_paths]
+    names = [f"{run.path.resolve().name}/{evaluation}" for run, evaluation in found]
+    if len(set(names)) < len(names):  # runs of the same name in different folders
+        names = [f"{run.path}/{evaluation}" for run, evaluation in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{name} is given twice: give two runs, or two stages of one.")
+    return [
+        ComparedEvaluation(name, *run_and_name)
+        for name, run_and_name in zip(names, found, strict=True)
+    ]
+
+
+def _find_evaluation(path: Path) -> tuple[RunFolder, str]:
+    """Return the run, and the name of the evaluation that is meant."""
+    parent = path.absolute().parent
+    if not (path / "recipe.json").exists() and (parent / "recipe.json").exists():
+        run, name = find_run(path.parent), path.absolute().name
+    else:
+        run = find_run(path)
+        name = next(reversed(run.evaluations()), "")
+    if name not in run.evaluations():
+        available = ", ".join(run.evaluations()) or "none yet"
+        raise UserError(f"{path} has no evaluation to show: the run has {available}.")
+    return run, name
+
+
+def _have_same_questions(samples: Mapping[str, Sequence[Trajectory]]) -> bool:
+    return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
+
+
+def _read_curves(compared: Sequence[ComparedEvaluation]) -> dict[str, list[dict[str, Any]]]:
+    """Return the metric rows of the stages that each model went through."""
+    curves = {
+        f"{entry.label.removesuffix(entry.evaluation)}{stage}": MetricsLog(
+            entry.run.stage(stage).metrics
+        ).read_rows()
+        for entry in compared
+        for stage in get_stage_ancestry(entry.run.recipe, entry.evaluation)
+    }
+    return {name: rows for name, rows in curves.items() if rows}
+
+
+def _link_report(run: RunFolder, page: Path) -> str | None:
+    """Return the address of a run's own report, relative to the page."""
+    if not run.report_html.exists():
+        return None
+    return quote(Path(os.path.relpath(run.report_html, page.parent)).as_posix())
+
+
+def _make_show_command(entry: ComparedEvaluation) -> str:
+    return shlex.join(["fieldcraft", "show", str(entry.run.path), "--stage", entry.evaluation])

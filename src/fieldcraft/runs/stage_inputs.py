@@ -1,0 +1,244 @@
+"""Parts that a stage of a run is made of, in this process or with trainers in others."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from fieldcraft.cluster.ranks import RayTrainerGroup
+from fieldcraft.cluster.sources import ShardedWeights
+from fieldcraft.config.filters import Filters
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Optim
+from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.fidelity import compute_fidelity_metrics
+from fieldcraft.records.events import EventHandler, LogMessage
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import EnvironmentRunner
+from fieldcraft.runs.build import make_program_runner, make_rubric
+from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.filtering import DEMONSTRATIONS_FILE, filter_demonstrations, write_filtered
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.lora import LoraAdapter
+from fieldcraft.train.model import load_model, make_empty_model, require_tokenizer, to_torch_dtype
+from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
+from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReferenceSpec
+from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reference
+from fieldcraft.train.stages.base import PreferencePair, StepMetrics
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Dialect, Task, Trajectory, UserError
+
+
+@dataclass
+class LocalStageInputs:
+    """Inputs (`train.stages.base.StageInputs`) of one stage of a run."""
+
+    context: RunContext
+    name: str
+    start_model: Path
+    dialect: Dialect
+    runner: EnvironmentRunner | None  # in an environment of others
+
+    def __post_init__(self) -> None:
+        self.recipe: Recipe = self.context.recipe
+        self.emit: EventHandler = self.context.emit
+        self.seed = zlib.crc32(f"{self.recipe.seed}:{self.name}".encode())
+        self.folder: Path = self.context.folder.stage(self.name).path
+
+    def load_trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
+        data_source, schemas = self.context.data_source, self.context.schemas
+        found = data_source.trajectories(data, count, self.dialect, schemas)
+        self._log_notes(data_source.dataset_notes(data, self.dialect, schemas))
+        return self._require_examples(data, found)
+
+    def load_filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        """Return the demonstrations that pass the filters; this is done once, in the folder `data`
+        of the stage, with the data card."""
+        data_source, dialect, schemas = self.context.data_source, self.dialect, self.context.schemas
+
+        def make(folder: Path) -> None:
+            demonstrations = data_source.demonstration_steps(data, count, dialect, schemas)
+            self._log_notes(data_source.demonstration_notes(data))
+            result = filter_demonstrations(
+                self.recipe, demonstrations, filters, dialect, self.context.verdict_reward
+            )
+            title = f"{self.recipe.recipe}, stage {self.name}"
+            write_filtered(folder, title, demonstrations, result, self.recipe)
+
+        folder = self.context.folder.make_once(f"{self.name}/data", make)
+        demonstrations = read_demonstrations(folder / DEMONSTRATIONS_FILE)
+        return self._require_examples(
+            data,
+            data_source.encode_demonstrations(demonstrations, dialect, schemas)
+            if demonstrations
+            else [],
+        )
+
+    def load_pairs(self, data: str, count: int | None) -> Sequence[PreferencePair]:
+        data_source, schemas = self.context.data_source, self.context.schemas
+        found = data_source.pairs(data, count, self.dialect, schemas)
+        self._log_notes(data_source.dataset_notes(data, self.dialect, schemas))
+        return self._require_examples(data, found)
+
+    def _log_notes(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            self.emit(LogMessage(f"stage {self.name}: {note}"))
+
+    def _require_examples(self, data: str, found: Sequence[Any]) -> Sequence[Any]:
+        if not found:
+            raise UserError(
+                f"the data set '{data}' of stage '{self.name}' is empty: give it examples, let its"
+                " filters keep some, or remove the stage."
+            )
+        return found
+
+    def load_training_tasks(self) -> Sequence[Task]:
+        return self.context.train_tasks()
+
+    def render_plan(self, task: Task) -> str:
+        return self.context.data_source.plan(task, self.dialect)
+
+    @property
+    def threads_while_sampling(self) -> int:
+        return self.context.threads.training_while_sampling
+
+    def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
+        """Return a trainer of all weights of the model, or of an adapter on the run's first model
+        that continues that of the last stage.
+
+        Adding that one to the weights instead would lose what is smaller than their type can tell
+        apart: in bfloat16 anything below a 256th of a weight.
+        """
+        settings = self.recipe.lora
+        if settings is None:
+            model = load_model(self.start_model, self.context.device)
+            return Trainer(model, optim, steps, dtype=to_torch_dtype(self.recipe.dtype))
+        base, last_adapter = self._base_and_adapter
+        model = load_model(base, self.context.device, self.recipe.dtype)
+        adapter = LoraAdapter(model, settings, self.seed, last_adapter)
+        return Trainer(model, optim, steps, adapter)
+
+    def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
+        return Trainer(self._load_stage_model(stage), optim, 1)
+
+    def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
+        require_tokenizer(folder, self.dialect.tokenizer)
+        return Trainer(self._load_frozen_model(folder), optim, 1)
+
+    def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
+        assert isinstance(trainer, Trainer)
+        is_separate = settings.critic.backbone == "own"
+        model = load_model(self.start_model, self.context.device) if is_separate else trainer.model
+        dtype = to_torch_dtype(self.recipe.dtype)
+        return Critic(model, settings.critic, settings.optim, settings.steps, dtype)
+
+    def make_environment(self) -> ToolEnvironment:
+        return self.context.make_environment(self.dialect)
+
+    def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
+        assert isinstance(trainer, Trainer)
+        return self.context.make_engine(trainer.model, self.dialect)
+
+    def make_frozen_engine(self, stage: str | None) -> PolicyEngine:
+        return self.context.make_engine(self._load_stage_model(stage).eval(), self.dialect)
+
+    def make_rubric(self, settings: Rl) -> Rubric:
+        recipe = self.recipe
+        return make_rubric(
+            settings,
+            recipe.budget,
+            self.context.judge,
+            recipe.correct,
+            make_program_runner(recipe),
+            recipe.max_call_cost,
+        )
+
+    def measure_fidelity(self, trajectories: Sequence[Trajectory]) -> StepMetrics:
+        return compute_fidelity_metrics(self.context.data_source.judge_simulations, trajectories)
+
+    @property
+    def _base_and_adapter(self) -> tuple[Path, Path | None]:
+        """Folder of the model below an adapter, and of the adapter of the last stage if there is
+        one."""
+        base = self.context.folder.model("start")
+        return base, None if self.start_model == base else self.start_model.with_name("adapter")
+
+    def _load_stage_model(self, stage: str | None) -> Any:
+        """Load the model of an earlier stage, or the one that the stage starts from."""
+        return self._load_frozen_model(
+            self.start_model if stage is None else self.context.folder.model(stage)
+        )
+
+    def _load_frozen_model(self, folder: Path) -> Any:
+        return load_model(folder, self.context.device, self.recipe.dtype)
+
+
+@dataclass
+class ShardedStageInputs(LocalStageInputs):
+    """The same with everything that is trained, or read beside it, on ranks."""
+
+    trainers: RayTrainerGroup
+
+    def make_trainer(self, optim: Optim, steps: int) -> TrainablePolicy:
+        lora, dtype = self.recipe.lora, self.recipe.dtype
+        if lora is None:
+            spec = PolicySpec(
+                folder=self.start_model.absolute(), optim=optim, steps=steps, dtype=dtype
+            )
+            return ShardedTrainer(self.trainers, spec)
+        base, last_adapter = self._base_and_adapter
+        return ShardedTrainer(
+            self.trainers,
+            PolicySpec(
+                folder=base.absolute(),
+                optim=optim,
+                steps=steps,
+                dtype=dtype,
+                lora=lora,
+                seed=self.seed,
+                adapter=last_adapter and last_adapter.absolute(),
+            ),
+        )
+
+    def make_reference(self, stage: str | None, optim: Optim) -> ReferenceModel:
+        folder = self.start_model if stage is None else self.context.folder.model(stage)
+        return self._make_reference("reference", folder, optim)
+
+    def load_external_model(self, folder: Path, optim: Optim) -> ReferenceModel:
+        require_tokenizer(folder, self.dialect.tokenizer)
+        return self._make_reference("teacher", folder, optim)
+
+    def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
+        assert isinstance(trainer, ShardedTrainer)
+        return ShardedCritic(
+            self.trainers,
+            CriticSpec(
+                settings=settings.critic,
+                optim=settings.optim,
+                steps=settings.steps,
+                policy=trainer.name,
+                folder=self.start_model.absolute(),
+                dtype=self.recipe.dtype,
+            ),
+        )
+
+    def make_engine(self, trainer: TrainablePolicy) -> PolicyEngine:
+        assert isinstance(trainer, ShardedTrainer)
+        model = make_empty_model(self.start_model)
+        if (self.start_model / GENERATION_CONFIG_NAME).exists():  # says what ends a sequence
+            model.generation_config = GenerationConfig.from_pretrained(self.start_model)
+        weight_source = ShardedWeights(self.trainers, trainer, model.config)
+        return self.context.make_engine(model, self.dialect, weight_source)
+
+    def _make_reference(self, name: str, folder: Path, optim: Optim) -> ReferenceModel:
+        spec = ReferenceSpec(folder=folder.absolute(), optim=optim, dtype=self.recipe.dtype)
+        return make_reference(self.trainers, name, spec)

@@ -1,0 +1,125 @@
+"""Teachers that answer the questions of an evaluation, beside the models of a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fieldcraft.agents.afm_team import reconstruct_requests
+from fieldcraft.agents.react_agent import AgentAttempt, AttemptStatus, PromptedAgent
+from fieldcraft.agents.team import TeamAgent, render_step
+from fieldcraft.data.steps_io import make_untokenised_trajectory
+from fieldcraft.dialects.encoding import encode_demonstration
+from fieldcraft.evals.costs import RequestCost
+from fieldcraft.records.costs import CostModel
+from fieldcraft.runs.context import RunContext
+from fieldcraft.runs.teachers import (
+    find_team,
+    make_prompted_agent,
+    open_chat_model,
+    open_team_agent,
+    resolve_teacher_decoding,
+)
+from fieldcraft.tools.factory import collect_costs
+from fieldcraft.types import DemoStep, Dialect, Status, Task, ToolCall, Trajectory
+
+RolloutFunction = Callable[[Task, str], Awaitable[Trajectory]]
+
+STATUS_BY_ATTEMPT_END = {
+    AttemptStatus.ANSWERED: Status.ANSWERED,
+    AttemptStatus.TRUNCATED: Status.TRUNCATED,
+}
+
+
+async def make_teacher_rollout(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    """Return how a teacher answers: `team` or `lone`. Without a model of its own it is that of the
+    world, and its chains are read by the tokenizer of `model`.
+
+    Raises UserError if there is no such teacher, or its model does not answer.
+    """
+    answer = await _make_teacher(context, name, model)
+    costs = CostModel(collect_costs(context.tools))  # its tokens are not those of a policy
+
+    async def answer_with_cost(task: Task, key: str) -> Trajectory:
+        trajectory = await answer(task, key)
+        costs.price(trajectory)
+        return trajectory
+
+    return answer_with_cost
+
+
+async def _make_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    recipe = context.recipe.evaluation_recipe
+    settings = recipe.teacher
+    if settings.model is None:
+        return _make_scripted_teacher(context, name, model)
+    if name == "team":
+        assert settings.team is not None, "parse_recipe sees to that"
+        return _make_model_teacher(
+            await open_team_agent(context, find_team(settings.team), recipe.budget)
+        )
+    chat = await open_chat_model(context, settings, context.folder.collect_folder)
+    decoding = resolve_teacher_decoding(context, settings)
+    return _make_model_teacher(make_prompted_agent(recipe, chat, context.tools, decoding))
+
+
+def _make_scripted_teacher(context: RunContext, name: str, model: Path) -> RolloutFunction:
+    data_source, dialect = context.data_source, context.load_dialect(model)
+    demonstrate = (
+        data_source.team_demonstration if name == "team" else data_source.single_agent_demonstration
+    )
+
+    async def answer(task: Task, key: str) -> Trajectory:
+        steps = demonstrate(task, random.Random(f"{context.recipe.seed}:{name}:{key}"))
+        if name == "team":
+            cost = _compute_team_cost(task, steps, dialect)
+            task = replace(task, meta=task.meta | cost.as_meta())
+        return encode_demonstration(task, steps, dialect, context.schemas)
+
+    return answer
+
+
+def _compute_team_cost(task: Task, steps: Sequence[DemoStep], dialect: Dialect) -> RequestCost:
+    """Return the tokens that the members of the team of AFM would have read and written. Their
+    prompts are left out, because a small tokenizer would count them too high."""
+
+    def count_tokens(part: Sequence[DemoStep]) -> int:
+        return sum(len(dialect.tokenizer.encode(render_step(step))) for step in part)
+
+    question = len(dialect.tokenizer.encode(task.question))
+    spans = list(reconstruct_requests(steps))
+    prompt_tokens = sum(question + count_tokens(steps[:start]) for start, _ in spans)
+    return RequestCost(
+        len(spans), prompt_tokens, sum(count_tokens(steps[start:end]) for start, end in spans)
+    )
+
+
+def _make_model_teacher(teacher: TeamAgent | PromptedAgent) -> RolloutFunction:
+    async def answer(task: Task, key: str) -> Trajectory:
+        attempt = await teacher.attempt(task, key)
+        cost = RequestCost(
+            _count_requests(attempt),
+            attempt.usage.prompt_tokens,
+            attempt.usage.completion_tokens,
+            attempt.usage.cost,
+        )
+        task = replace(task, meta=task.meta | cost.as_meta())
+        trajectory = make_untokenised_trajectory(task, attempt.steps)
+        trajectory.well_formed = attempt.status is AttemptStatus.ANSWERED
+        trajectory.status = STATUS_BY_ATTEMPT_END.get(attempt.status, Status.NO_ANSWER)
+        if attempt.failed:
+            trajectory.status, trajectory.error = Status.ERROR, attempt.detail
+        return trajectory
+
+    return answer
+
+
+def _count_requests(attempt: AgentAttempt) -> int:
+    """Return the number of requests: those to members of a team; one agent makes one before each
+    action, and one to answer."""
+    if attempt.member_usage:
+        return sum(member.requests for member in attempt.member_usage.values())
+    actions = sum(isinstance(step, ToolCall) for step in attempt.steps)
+    return actions + (attempt.status is not AttemptStatus.TOOL_FAILED)

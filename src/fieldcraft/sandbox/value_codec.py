@@ -1,0 +1,166 @@
+"""Values on their way between the tests and the program under test, which are two processes.
+
+What is plain data is copied, as JSON with a tag for each type. All else stays where it is and goes
+as a number, by which the other process can name it. Nothing that is received is executed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Protocol
+
+_MAX_EXACT_INT = 2**53  # a larger integer is written in hexadecimal, which has no limit of digits
+_NUMPY_KINDS = "biufcSUmM"  # dtypes without objects in them
+_BASE_TYPES: Any = (int, float, complex, str, bytes, bytearray, tuple, list, set, frozenset, dict)
+
+
+class ReferenceTable(Protocol):
+    """Names what is not copied."""
+
+    def encode_reference(self, value: object) -> list[Any]:
+        """Return the JSON of a value that is not copied. Raises TypeError where it cannot be
+        named."""
+        ...
+
+    def resolve_reference(self, tag: str, parts: list[Any]) -> object:
+        """Return what the JSON of `encode_reference` stands for."""
+        ...
+
+
+# tag -> (type, its parts as values that can be encoded, the value of decoded parts)
+_CODECS: dict[str, tuple[type, Callable[[Any], Sequence[Any]], Callable[..., Any]]] = {
+    "list": (list, list, lambda *items: list(items)),
+    "tuple": (tuple, list, lambda *items: items),
+    "set": (set, list, lambda *items: set(items)),
+    "frozenset": (frozenset, list, lambda *items: frozenset(items)),
+    "dict": (dict, lambda v: [i for pair in v.items() for i in pair], lambda *i: dict(_pairs(i))),
+    "Counter": (Counter, lambda v: [dict(v)], Counter),
+    "OrderedDict": (OrderedDict, lambda v: [dict(v)], OrderedDict),
+    "defaultdict": (defaultdict, lambda v: [dict(v)], lambda items: defaultdict(None, items)),
+    "deque": (deque, lambda v: [list(v), v.maxlen], deque),
+    "complex": (complex, lambda v: [v.real, v.imag], complex),
+    "bytes": (bytes, lambda v: [v.hex()], bytes.fromhex),
+    "bytearray": (bytearray, lambda v: [v.hex()], bytearray.fromhex),
+    "range": (range, lambda v: [v.start, v.stop, v.step], range),
+    "slice": (slice, lambda v: [v.start, v.stop, v.step], slice),
+    "Decimal": (Decimal, lambda v: [str(v)], Decimal),
+    "Fraction": (Fraction, lambda v: [v.numerator, v.denominator], Fraction),
+    "date": (datetime.date, lambda v: [v.isoformat()], datetime.date.fromisoformat),
+    "datetime": (datetime.datetime, lambda v: [v.isoformat()], datetime.datetime.fromisoformat),
+    "time": (datetime.time, lambda v: [v.isoformat()], datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda v: [v.days, v.seconds, v.microseconds],
+        datetime.timedelta,
+    ),
+}
+_TAG_BY_TYPE = {kind: tag for tag, (kind, _, _) in _CODECS.items()}
+
+
+def encode(value: Any, references: ReferenceTable) -> Any:
+    """Encode a value as JSON. Raises TypeError where it can be neither copied nor named."""
+    value_type = type(value)
+    if value is None or value_type in (bool, str, float):
+        return value
+    if value_type is int:
+        return value if abs(value) < _MAX_EXACT_INT else ["int", hex(value)]
+    if tag := _TAG_BY_TYPE.get(value_type):
+        return [tag, *(encode(part, references) for part in _CODECS[tag][1](value))]
+    if value is Ellipsis or value is NotImplemented:
+        return ["constant", str(value)]
+    if _is_builtin(value):
+        return ["built-in", value.__name__]
+    if (
+        value_type.__module__ == "numpy"
+        and hasattr(value, "dtype")
+        and value.dtype.kind in _NUMPY_KINDS
+    ):
+        shape = list(value.shape) if value_type.__name__ == "ndarray" else None
+        return ["numpy", value.dtype.str, shape, value.tobytes().hex()]
+    return references.encode_reference(value)
+
+
+def decode(data: Any, references: ReferenceTable) -> Any:
+    """Decode what `encode` wrote. Raises ValueError or TypeError for what `encode` does not
+    write."""
+    if not isinstance(data, list):
+        return data
+    tag, parts = data[0], data[1:]
+    if tag in _CODECS:
+        return _CODECS[tag][2](*(decode(part, references) for part in parts))
+    if tag == "int":
+        return int(parts[0], 16)
+    if tag == "constant":
+        return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[parts[0]]
+    if tag == "numpy":
+        return _decode_array(*parts)
+    return references.resolve_reference(tag, parts)
+
+
+def to_base_type(value: Any) -> Any:
+    """Return a value of a subclass of a type that is copied, as that type; otherwise the value."""
+    for base in _BASE_TYPES:
+        if isinstance(value, base):
+            return base(value)
+    return value
+
+
+def update_in_place(old: Any, new: Any) -> Any:
+    """Put into a container what a copy of it has become, and return it; else the new value."""
+    if type(old) is not type(new):
+        return new
+    if isinstance(old, list):
+        merged_list = [update_in_place(a, b) for a, b in zip(old, new, strict=False)]
+        old[:] = merged_list + new[len(merged_list) :]
+    elif isinstance(old, dict):
+        merged_dict = {k: update_in_place(old[k], v) if k in old else v for k, v in new.items()}
+        old.clear()
+        old.update(merged_dict)
+    elif isinstance(old, set | deque):
+        old.clear()
+        getattr(old, "update" if isinstance(old, set) else "extend")(new)
+    elif isinstance(old, bytearray):
+        old[:] = new
+    elif isinstance(old, tuple):
+        for a, b in zip(old, new, strict=False):
+            update_in_place(a, b)
+    elif type(old).__module__ == "numpy" and type(old).__name__ == "ndarray":
+        if old.shape != new.shape or old.dtype != new.dtype:
+            return new
+        old[...] = new
+    else:
+        return new
+    return old
+
+
+def get_builtin(name: str, allow_functions: bool) -> Any:
+    """Return a class of Python's own or, where the sender is trusted, a function.
+
+    Raises ValueError for another.
+    """
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) or (allow_functions and callable(found)):
+        return found
+    raise ValueError(f"{name} is not a class")
+
+
+def _is_builtin(value: Any) -> bool:
+    is_class_or_function = isinstance(value, type | types.BuiltinFunctionType)
+    return is_class_or_function and getattr(builtins, value.__name__, None) is value
+
+
+def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _decode_array(dtype: str, shape: list[int] | None, data: str) -> Any:
+    import numpy
+
+    flat = numpy.frombuffer(bytes.fromhex(data), dtype=numpy.dtype(dtype))
+    return flat[0] if shape is None else flat.reshape(shape).copy()

@@ -1,0 +1,190 @@
+"""Requests of clients: those of both interfaces become one question and how to sample its answer.
+
+What an agent cannot do is refused with a sentence, never ignored: an agent has tools and stop
+strings of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
+
+from fieldcraft.gateway.protocol import (
+    ApiRequest,
+    ChatMessage,
+    ChatRequest,
+    parse_request,
+)
+from fieldcraft.gateway.refusals import RequestRejectedError
+from fieldcraft.gateway.request_fields import HttpApi
+from fieldcraft.runs.sampling import Decoding
+from fieldcraft.sampling import NO_TRUNCATION, Truncation
+
+ROLE_LABELS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentRequest:
+    """A question and how its answer is sampled. None: the server decides."""
+
+    model: str
+    question: str
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_output_tokens: int | None = None  # that the agent may write in all its turns
+    stream: bool = False
+    include_usage: bool = False  # whether the last piece of a stream of chat says what was used
+
+    def resolve_decoding(self, default: Decoding) -> Decoding:
+        """Return the sampling of the answer, as `default` where the request does not say. Raises
+        RequestRejectedError for limits of greedy sampling."""
+        temperature = default.temperature if self.temperature is None else self.temperature
+        limits = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        overrides: dict[str, Any] = {
+            key: value for key, value in limits.items() if value is not None
+        }
+        if temperature == 0 and Truncation(**overrides):
+            name = next(key for key in overrides if overrides[key] != getattr(NO_TRUNCATION, key))
+            message = f"'{name}' has no effect on greedy decoding; set a temperature as well."
+            raise RequestRejectedError(400, message, param=name)
+        return Decoding(temperature, replace(default.truncation, **overrides))
+
+
+class _MessageItem(ChatMessage):
+    """A message among the items of the Responses interface."""
+
+    type: Literal["message"] = "message"
+
+
+class _AgentStepItem(BaseModel):
+    """An item of an earlier response that is a step of the agent's, on the way to its answer."""
+
+    type: Literal["reasoning", "mcp_call"]
+
+
+class _SamplingRequest(ApiRequest):
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    # those of vLLM, beside OpenAI's own
+    top_k: Annotated[int, Field(ge=-1)] | None = None  # -1 and 0: all
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    seed: int | None = None
+
+    @property
+    def sampling_fields(self) -> dict[str, Any]:
+        """Fields of `AgentRequest` that say how it is sampled."""
+        top_k = None if self.top_k is None else max(self.top_k, 0)
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": top_k,
+            "min_p": self.min_p,
+            "seed": self.seed,
+        }
+
+
+class _ChatCompletionRequest(_SamplingRequest, ChatRequest):
+    """A request of chat completions."""
+
+
+_AGENT_STEP_TYPES: tuple[str, ...] = get_args(_AgentStepItem.model_fields["type"].annotation)
+
+
+def _get_item_tag(item: Any) -> str:
+    """Return the tag of an item, in the form of the tags that `describe_validation_error` leaves
+    out of a place."""
+    return (
+        "item[step]"
+        if isinstance(item, dict) and item.get("type") in _AGENT_STEP_TYPES
+        else "item[message]"
+    )
+
+
+class _ResponsesRequest(_SamplingRequest):
+    input: list[
+        Annotated[
+            Annotated[_AgentStepItem, Tag("item[step]")]
+            | Annotated[_MessageItem, Tag("item[message]")],
+            Discriminator(_get_item_tag),
+        ]
+    ]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _normalise_input(cls, given: Any) -> Any:
+        if not isinstance(given, str | list):
+            raise ValueError("an input is text, or a list of messages; write one of them")
+        for number, item in enumerate(given if isinstance(given, list) else []):
+            kind = item.get("type", "message") if isinstance(item, dict) else "message"
+            if kind not in ("message", *_AGENT_STEP_TYPES):
+                raise ValueError(
+                    f"item {number} has the type {kind!r}, and this agent reads messages: leave out"
+                    " calls, their results and references"
+                )
+        return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def parse_chat_request(body: bytes) -> AgentRequest:
+    """Read a request of chat completions. Raises RequestRejectedError."""
+    parsed = parse_request(_ChatCompletionRequest, body, HttpApi.CHAT)
+    return AgentRequest(
+        model=parsed.model,
+        question=build_question(_extract_turns(parsed.messages, "messages")),
+        **parsed.sampling_fields,
+        max_output_tokens=parsed.token_limit,
+        stream=bool(parsed.stream),
+        include_usage=parsed.include_usage,
+    )
+
+
+def parse_responses_request(body: bytes) -> AgentRequest:
+    """Read a request of the Responses interface. Raises RequestRejectedError."""
+    parsed = parse_request(_ResponsesRequest, body, HttpApi.RESPONSES)
+    turns = [("system", parsed.instructions)] if parsed.instructions else []
+    turns += _extract_turns(
+        [item for item in parsed.input if isinstance(item, _MessageItem)], "input"
+    )
+    return AgentRequest(
+        model=parsed.model,
+        question=build_question(turns),
+        **parsed.sampling_fields,
+        max_output_tokens=parsed.max_output_tokens,
+        stream=bool(parsed.stream),
+    )
+
+
+def build_question(turns: Sequence[tuple[str, str]]) -> str:
+    """Return the question that (role, text) pairs ask.
+
+    A single message of a user is the question. What was said before is put into the question as
+    plain text, because an agent was trained on questions and its prompt has no place for more.
+    """
+    if not turns or turns[-1][0] != "user":
+        raise RequestRejectedError(
+            400, "The last message must be the user's question.", param="messages"
+        )
+    if not turns[-1][1].strip():
+        raise RequestRejectedError(400, "The question is empty; write one.", param="messages")
+    if len(turns) == 1:
+        return turns[0][1]
+    return "\n\n".join(f"{ROLE_LABELS[role]}: {text.strip()}" for role, text in turns)
+
+
+def _extract_turns(messages: Sequence[ChatMessage], field: str) -> list[tuple[str, str]]:
+    """Return the role and the text of each message. Raises RequestRejectedError for calls and their
+    results."""
+    for index, message in enumerate(messages):
+        if message.is_result or message.calls:
+            param = f"{field}.{index}.role"
+            sentence = f"{param}: This agent runs its own tools; leave out calls and their results."
+            raise RequestRejectedError(400, sentence, param=param)
+    return [(message.role, message.text) for message in messages]

@@ -1,0 +1,97 @@
+"""Bodies of requests to the project's own servers, and what is wrong with one in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, model_validator
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fieldcraft.config.validation_errors import describe_validation_error
+
+MAX_BODY_BYTES = 32 * 2**20  # bytes of a body that any server reads; most routes read fewer
+MAX_TOTAL_BYTES = 16 * MAX_BODY_BYTES  # bytes of all bodies that a server holds at one time
+_TOO_LONG_MESSAGE = f"The body has more than {MAX_BODY_BYTES} bytes; send a shorter one.\n"
+_SERVER_FULL_MESSAGE = "The server's request memory is exhausted; try again in a moment.\n"
+
+
+class BodyLimitMiddleware:
+    """Middleware that refuses bodies beyond `MAX_BODY_BYTES`, and any while those under way fill
+    `MAX_TOTAL_BYTES`, before anything of them is read. One that does not tell its length is cut off
+    there."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.reserved_bytes = 0  # bytes, announced or read, of requests that are not answered yet
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        content_length = Headers(scope=scope).get("content-length", "0")
+        length = int(content_length) if content_length.isdecimal() else 0
+        if length > MAX_BODY_BYTES:
+            await PlainTextResponse(_TOO_LONG_MESSAGE, 413)(scope, receive, send)
+        elif self.reserved_bytes + length > MAX_TOTAL_BYTES:
+            await PlainTextResponse(_SERVER_FULL_MESSAGE, 503, {"Retry-After": "1"})(
+                scope, receive, send
+            )
+        else:
+            await self._forward(length, scope, receive, send)
+
+    async def _forward(self, length: int, scope: Scope, receive: Receive, send: Send) -> None:
+        num_read, reserved = 0, length
+        self.reserved_bytes += reserved
+
+        async def receive_counted() -> Message:
+            nonlocal num_read, reserved
+            message = await receive()
+            num_read += len(message.get("body", b""))
+            if num_read > reserved:  # of a body that told no length
+                self.reserved_bytes += num_read - reserved
+                reserved = num_read
+            if num_read > MAX_BODY_BYTES or self.reserved_bytes > MAX_TOTAL_BYTES:
+                return {"type": "http.disconnect"}
+            return message
+
+        try:
+            await self.app(scope, receive_counted, send)
+        finally:
+            self.reserved_bytes -= reserved
+
+
+class RequestBody(BaseModel):
+    """An object of a request. A key that is null counts as absent: clients write null for what
+    they leave out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class BodyTooLongError(Exception):
+    """A request has more bytes than its server reads; the message is a sentence."""
+
+
+async def read_body_bytes(request: Request, max_bytes: int) -> bytes:
+    """Read the body of a request. Raises BodyTooLongError beyond `max_bytes` bytes, and reads no
+    further."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise BodyTooLongError(f"The body has more than {max_bytes} bytes; send a shorter one.")
+    return bytes(body)
+
+
+def describe_body_error(error: ValidationError) -> tuple[str, str]:
+    """Return the place of what is wrong first, "" for the whole body, and a sentence about it."""
+    _, clause, place = describe_validation_error(error)
+    location = ".".join(map(str, place))
+    return location, f"{location or 'The body'}: {clause}."

@@ -1,0 +1,247 @@
+"""Collapse of reinforcement learning: has a run collapsed, since when, and the likely cause.
+
+All of it is a function of the rows of `metrics.jsonl`, so a run that was killed and resumed decides
+as one that was not. Collapsed is a run whose score has fallen for good, or whose gradients explode
+step after step; that entropy, length or calls change is no reason to stop, for healthy runs change
+them too. They are what the cause is named from: likelihoods of right answers often decay long
+before the score does (arXiv 2512.04220).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any, Literal, final
+
+_Metrics = Mapping[str, Any]
+
+SCORE_WINDOW_STEPS = 10  # steps whose mean is the score of a moment
+MIN_WINDOW_STEPS = 5  # steps that the first such mean takes
+MIN_LOW_STEPS = 10  # steps that the score has to stay down, or gradients up
+MIN_BEST_SCORE = 0.1  # a score that was never above has nothing to lose
+MIN_STANDARD_ERRORS = 6.0  # a fall is more than so many standard errors
+NEAR_BEST_SHARE = 0.9  # of its best: the score still stands
+MAX_LEAD_STEPS = 20  # steps by which a cause may come before the fall
+SMOOTHING_STEPS = 5  # steps whose mean is the value of a signal
+EXPLOSION_FACTOR = 100.0  # times the median gradient norm so far, and 10 times what is clipped
+STEPS_AFTER_CHECKPOINT = 3  # steps after a checkpoint that speak about it
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseSignal:
+    """One direction in which a metric leaves the range that it had while all was well: it `rose`
+    above `factor` times its highest value, or it `fell` below its lowest over `factor` (one that is
+    negative: times `factor`), and by `min_change` at least. `advice` is what to change if it was
+    the first.
+    """
+
+    key: str
+    name: str
+    direction: Literal["rose", "fell"]
+    factor: float
+    min_change: float
+    advice: str
+
+    def is_outside(self, value: float, healthy: Sequence[float]) -> bool:
+        if self.direction == "rose":
+            high = max(healthy)
+            return value > max(high * self.factor, high + self.min_change)
+        low = min(healthy)
+        scaled = low / self.factor if low > 0 else low * self.factor
+        return value < min(scaled, low - self.min_change)
+
+    def find_extreme(self, values: Sequence[float]) -> float:
+        return max(values) if self.direction == "rose" else min(values)
+
+
+_FEWER = "take fewer minibatches or epochs, or a lower optim.lr"
+_FRESHER = "lower async.max_staleness or optim.lr, or set importance: sequence"
+_HOLD = "hold the policy back with a lower optim.lr or kl_coef: 0.001"
+_GRADIENT = "lower optim.lr or optim.clip_norm"
+_CORRECT = "set kl_coef: 0.001, or llds_coef: 0.1 with minibatches: 2"
+_EXPLORE = "set entropy_coef: 0.001, or a clip_high above clip_low such as 0.28"
+_SHORTER = "set overlong_penalty: 0.5, or train_truncated: false"
+_CALL = "reward right answers alone (em) until calls are back, or set kl_coef: 0.001"
+_CALL_LESS = "lower budget.max_calls, or reward fewer calls with otc-grpo"
+# Of signals that leave in the same step the earlier one here is named: causes before effects.
+SIGNALS = (
+    CollapseSignal(
+        "tool_failure_rate", "failed tool calls", "rose", 2.0, 0.3, "check the search server"
+    ),
+    CollapseSignal(
+        "sampler_gap", "gap between sampler and trainer", "rose", 3, 0.05, "set importance_cap: 2"
+    ),
+    CollapseSignal("log_ratio_abs", "log-ratio to the sampler", "rose", 3, 0.1, _FRESHER),
+    CollapseSignal("ratio", "policy ratio", "rose", 1.0, 0.1, _FEWER),
+    CollapseSignal("ratio", "policy ratio", "fell", 1.1, 0.1, _FEWER),
+    CollapseSignal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),
+    CollapseSignal(
+        "correct_logp_mean", "log-probability of right answers", "fell", 1.5, 0.02, _CORRECT
+    ),
+    CollapseSignal("entropy", "entropy", "rose", 2.0, 0.05, _HOLD),
+    CollapseSignal("entropy", "entropy", "fell", 5.0, 0.0, _EXPLORE),
+    CollapseSignal("policy_tokens_mean", "length in policy tokens", "rose", 1.5, 1.0, _SHORTER),
+    CollapseSignal("policy_tokens_mean", "length in policy tokens", "fell", 2.0, 1.0, _HOLD),
+    CollapseSignal("calls_mean", "number of calls", "rose", 1.5, 0.2, _CALL_LESS),
+    CollapseSignal("calls_mean", "number of calls", "fell", 2.0, 0.2, _CALL),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalDeparture:
+    """A signal that left its range at a step; `range_edge` is the edge of that range, `extreme` the
+    worst value of the window after it."""
+
+    signal: CollapseSignal
+    step: int
+    range_edge: float
+    extreme: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseReport:
+    """A run that has collapsed: at which step, by which fact, and what left its range first."""
+
+    step: int
+    symptom: str
+    first_departure: SignalDeparture | None
+
+    def format_message(self, stage: str, checkpoint_note: str) -> str:
+        """Return the sentence that the user reads; `checkpoint_note` says what is left from
+        before."""
+        if self.first_departure is None:
+            cause, advice = "no other metric left its range before", "lower optim.lr"
+        else:
+            signal = self.first_departure.signal
+            cause = (
+                f"likely cause: {signal.name} {signal.direction} from "
+                f"{self.first_departure.range_edge:.3g} to"
+                f" {self.first_departure.extreme:.3g}, first seen at step "
+                f"{self.first_departure.step}"
+            )
+            advice = signal.advice
+        return (
+            f"stage '{stage}' has collapsed at step {self.step}: {self.symptom}; {cause};"
+            f" {checkpoint_note}; {advice}, and restart from there in a new folder (collapse_share:"
+            " null disables this check)."
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollapseDetector:
+    """The definition of a collapse.
+
+    Args:
+        score_key: the metric that must not fall, `em` or `reward_mean`.
+        threshold: share of its best value, below which the score has to stay to be called fallen.
+        max_grad_norm: at which gradients are clipped.
+    """
+
+    score_key: str
+    threshold: float
+    max_grad_norm: float
+
+    def detect(self, rows: Sequence[_Metrics]) -> CollapseReport | None:
+        """Return the collapse by the last row; None while there is nothing to stop for."""
+        means = self._means(rows)
+        if not means:
+            return None
+        best = max(range(len(means)), key=means.__getitem__)
+        lower_bound = min(
+            self.threshold * means[best],
+            means[best] - MIN_STANDARD_ERRORS * self._standard_error(rows),
+        )
+        down = all(mean < lower_bound for mean in means[-MIN_LOW_STEPS:])
+        if means[best] > MIN_BEST_SCORE and down and len(means) - best > MIN_LOW_STEPS:
+            near = [
+                end
+                for end, mean in enumerate(means, MIN_WINDOW_STEPS)
+                if mean >= NEAR_BEST_SHARE * means[best]
+            ]
+            score_name = "exact match" if self.score_key == "em" else "the reward"
+            symptom = (
+                f"{score_name} has fallen from {means[best]:.3f} to {means[-1]:.3f} since step"
+                f" {rows[near[-1] - 1]['step']}"
+            )
+            return CollapseReport(rows[-1]["step"], symptom, _find_first_departure(rows, near[-1]))
+        return self._detect_explosion(rows)
+
+    def find_healthiest_checkpoint(
+        self, rows: Sequence[_Metrics], checkpoints: Sequence[int]
+    ) -> int | None:
+        """Return the healthiest of the checkpoints, each the number of steps behind it: the one
+        with the best score just before it and just after it, whichever is worse; of equals the
+        newest. None where even that one is in a collapse, or nothing is known of any."""
+        scores = {done: self._health(rows, done) for done in checkpoints if 0 < done <= len(rows)}
+        means = self._means(rows)
+        if not scores or not means:
+            return None
+        best = max(sorted(scores, reverse=True), key=scores.__getitem__)
+        return best if scores[best] >= self.threshold * max(means) else None
+
+    def _health(self, rows: Sequence[_Metrics], done: int) -> float:
+        before = fmean(self._scores(rows[max(done - SCORE_WINDOW_STEPS, 0) : done]))
+        after = self._scores(rows[done : done + STEPS_AFTER_CHECKPOINT])
+        return min(before, fmean(after)) if after else before
+
+    def _scores(self, rows: Sequence[_Metrics]) -> list[float]:
+        return [row[self.score_key] for row in rows]
+
+    def _means(self, rows: Sequence[_Metrics]) -> list[float]:
+        """Return the means of the windows that end with each row from the MIN_WINDOW_STEPS-th
+        on."""
+        scores = self._scores(rows)
+        ends = range(MIN_WINDOW_STEPS, len(scores) + 1)
+        return [fmean(scores[max(end - SCORE_WINDOW_STEPS, 0) : end]) for end in ends]
+
+    def _standard_error(self, rows: Sequence[_Metrics]) -> float:
+        """Return the standard error of the difference of two windows, from the differences of
+        neighbouring steps: those know nothing of trends."""
+        scores = self._scores(rows)
+        squares = [(b - a) ** 2 / 2 for a, b in pairwise(scores)]
+        return math.sqrt(fmean(squares) * 2 / SCORE_WINDOW_STEPS)
+
+    def _detect_explosion(self, rows: Sequence[_Metrics]) -> CollapseReport | None:
+        norms = [(i, row["grad_norm"]) for i, row in enumerate(rows) if "grad_norm" in row]
+        earlier, last = norms[:-MIN_LOW_STEPS], norms[-MIN_LOW_STEPS:]
+        if len(earlier) < SCORE_WINDOW_STEPS:
+            return None
+        usual, min_norm = median(norm for _, norm in earlier), min(norm for _, norm in last)
+        if min_norm <= max(EXPLOSION_FACTOR * usual, 10 * self.max_grad_norm):
+            return None
+        symptom = (
+            f"the gradient norm has been above {min_norm:.3g} for {MIN_LOW_STEPS} steps, where"
+            f" {usual:.3g} was usual"
+        )
+        return CollapseReport(rows[-1]["step"], symptom, _find_first_departure(rows, last[0][0]))
+
+
+def _find_first_departure(rows: Sequence[_Metrics], fall: int) -> SignalDeparture | None:
+    """Return the signal that was the first to leave the range that it had until MAX_LEAD_STEPS rows
+    before row `fall`."""
+    start = max(fall - MAX_LEAD_STEPS, min(fall, MIN_WINDOW_STEPS))
+    departures = []
+    for signal in SIGNALS:
+        smooth = _smooth([row.get(signal.key) for row in rows])
+        healthy = [value for value in smooth[:start] if value is not None]
+        for index in range(start, len(rows) if healthy else 0):
+            value = smooth[index]
+            if value is not None and signal.is_outside(value, healthy):
+                window = [v for v in smooth[index : index + SCORE_WINDOW_STEPS] if v is not None]
+                edge, extreme = signal.find_extreme(healthy), signal.find_extreme(window)
+                departures.append(SignalDeparture(signal, rows[index]["step"], edge, extreme))
+                break
+    return min(departures, key=lambda departure: departure.step, default=None)
+
+
+def _smooth(values: Sequence[float | None]) -> list[float | None]:
+    """Return the running means over the last SMOOTHING_STEPS values that are known."""
+    known: list[float | None] = []
+    for end in range(1, len(values) + 1):
+        part = [value for value in values[max(end - SMOOTHING_STEPS, 0) : end] if value is not None]
+        known.append(fmean(part) if part else None)
+    return known

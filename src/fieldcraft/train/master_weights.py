@@ -1,0 +1,123 @@
+"""Weights that are trained, and the AdamW that changes them.
+
+A model may compute in bfloat16. The next number above 0.1 is then 0.1005, and a step of 1e-6 would
+be lost. So the optimiser changes float32 masters, and the model gets them rounded (mixed precision,
+arXiv 1710.03740, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fieldcraft.config.sections import Optim
+from fieldcraft.types import UserError
+
+
+class MasterWeights:
+    """The trained weights of a model, in the type in which it computes, and their masters.
+
+    A weight of that type is its own master. The others are rounded in place, and what they were is
+    the master. Gradients of a rounded weight are added up in float32, at its master.
+
+    Args:
+        parameters: of the model, in float32 if `dtype` is another type; those without a gradient
+            are left as they are.
+        dtype: in which the model computes; None: as the parameters are.
+        unrounded: further parameters, which are never rounded.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        dtype: torch.dtype | None = None,
+        unrounded: Iterable[nn.Parameter] = (),
+    ) -> None:
+        self._masters = {weight: weight for weight in unrounded}
+        for weight in parameters:
+            if weight.requires_grad:
+                is_rounded = dtype is not None and weight.dtype != dtype
+                self._masters[weight] = _round_in_place(weight, dtype) if is_rounded else weight
+
+    @property
+    def masters(self) -> list[nn.Parameter]:
+        return list(self._masters.values())
+
+    @torch.no_grad()
+    def copy_to_model(self) -> None:
+        """Give the model the masters as they are now."""
+        for weight, master in self._masters.items():
+            if weight is not master:
+                weight.copy_(master)
+
+    def make_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the state of a model that the weights are part of, with the masters in their
+        place."""
+        state: Mapping[str, Any] = model.state_dict(keep_vars=True)
+        return {name: self._masters.get(value, value).detach() for name, value in state.items()}
+
+    @torch.no_grad()
+    def load(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Take over what `make_state_dict` returned."""
+        for name, value in model.state_dict(keep_vars=True).items():
+            self._masters.get(value, value).copy_(state[name])
+        self.copy_to_model()
+
+
+def _round_in_place(weight: nn.Parameter, dtype: torch.dtype | None) -> nn.Parameter:
+    """Round a weight in place, and return its master."""
+    master = nn.Parameter(weight.data)
+    weight.data = weight.data.to(dtype)
+    weight.register_post_accumulate_grad_hook(partial(_accumulate_grad, master))
+    return master
+
+
+def _accumulate_grad(master: nn.Parameter, weight: Tensor) -> None:
+    assert weight.grad is not None
+    gradient, weight.grad = weight.grad.float(), None
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+
+
+def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
+    """Make an AdamW over float32 parameters; vectors do not decay. Raises UserError as
+    `choose_adamw`."""
+    trained = list(parameters)
+    groups = [
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": optim.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    factory = choose_adamw(optim, trained[0].device)
+    return factory(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2))
+
+
+def choose_adamw(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
+    """Return a factory of AdamW whose moments are kept as the settings say. Raises UserError where
+    that needs a package or a device that is not there."""
+    if optim.moments == "float32":
+        return partial(torch.optim.AdamW, fused=True)
+    package = _import_bitsandbytes()
+    if optim.moments == "host" and device.type != "cuda":
+        raise UserError(
+            "moments: host offloads the optimizer state from a GPU, and no GPU is in use: remove "
+            "it."
+        )
+    factory: Callable[..., torch.optim.Optimizer] = {
+        "8bit": package.optim.AdamW8bit,
+        "host": package.optim.PagedAdamW,
+    }[optim.moments]
+    return factory
+
+
+def _import_bitsandbytes() -> ModuleType:
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise UserError(
+            "moments: 8bit and host need the package bitsandbytes: pip install 'fieldcraft[optim]'."
+        ) from error
+    return bitsandbytes

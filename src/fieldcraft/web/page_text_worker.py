@@ -1,0 +1,29 @@
+"""The process that reads pages: a parser may compute for ever on a hostile one.
+
+A question is {"content": "... in base64", "kind": "...", "url": "..."}. The answer is
+{"text": "...", "links": [[words, address], ...]}, or {"error": "..."} where there is not text.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
+
+from fieldcraft.tools.killable_worker import serve_requests
+from fieldcraft.types import ToolError
+from fieldcraft.web.page_text import read_page
+
+
+def _read_page(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        page = read_page(b64decode(question["content"]), question["kind"], question["url"])
+    except ToolError as error:
+        yield {"error": str(error)}
+    else:
+        yield {"text": page.text, "links": page.links}
+
+
+if __name__ == "__main__":
+    read_page(b"<p>The first page loads the libraries.", "text/html", "http://localhost/")
+    serve_requests(_read_page)

@@ -1,0 +1,55 @@
+"""Politeness: how many requests a host gets at once, and how long after one the next begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from weakref import WeakKeyDictionary
+
+from fieldcraft.records.waits import report_wait
+
+
+@dataclass
+class _HostState:
+    semaphore: asyncio.Semaphore
+    next_start: float = field(default=0.0)  # of the loop's clock
+
+
+class HostRateLimiter:
+    """Limiter of requests to a host: at most `concurrent` at once, each at least `interval_seconds`
+    seconds after the last one began, and after the last one ended where there is one at a time."""
+
+    def __init__(self, concurrent: int, interval_seconds: float) -> None:
+        self._concurrent = concurrent
+        self._interval_seconds = interval_seconds
+        self._hosts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _HostState]] = (
+            WeakKeyDictionary()
+        )
+
+    @asynccontextmanager
+    async def slot(self, host: str) -> AsyncIterator[None]:
+        """Wait for a place at a host, and keep it in the block."""
+        loop = asyncio.get_running_loop()
+        hosts = self._hosts.setdefault(loop, {})
+        state = hosts.setdefault(host, _HostState(asyncio.Semaphore(self._concurrent)))
+        with ExitStack() as wait_notice:
+            wait_notice.enter_context(report_wait("a request of the web", f"its turn at {host}"))
+            async with state.semaphore:
+                start = max(loop.time(), state.next_start)
+                state.next_start = start + self._interval_seconds
+                await asyncio.sleep(start - loop.time())
+                wait_notice.close()
+                try:
+                    yield
+                finally:
+                    if self._concurrent == 1:
+                        state.next_start = loop.time() + self._interval_seconds
+
+
+@cache  # a run opens its tools several times; they share the limiter
+def get_rate_limiter(concurrent: int, interval_seconds: float) -> HostRateLimiter:
+    """Return the limiter of all tools with these settings in this process."""
+    return HostRateLimiter(concurrent, interval_seconds)

@@ -1,0 +1,193 @@
+"""Answers of the web on disk: a cache that processes share, and runs that are repeated offline."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel, ConfigDict
+
+from fieldcraft.records.files import make_file
+from fieldcraft.records.waits import report_wait
+from fieldcraft.tools.threads import run_in_thread
+from fieldcraft.types import ToolError, ToolUnavailableError, UserError
+
+_DATABASE_NAME = "web.sqlite"
+_LOCK_TIMEOUT_SECONDS = 30.0  # that one process waits while another one writes
+_MAX_MESSAGE_CHARACTERS = 300  # characters of a request in a message
+
+
+class CachedResponse(BaseModel):
+    """Answer of a server, or why there is none: then `failure` is a sentence.
+
+    `way` are the addresses from the one that was asked to the one that answered; `inside` are those
+    of them that are not public and were allowed by name.
+    """
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", frozen=True)
+
+    status: int = 0
+    kind: str = ""  # the header content-type
+    content: bytes = b""
+    way: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    failure: str = ""
+    unavailable: bool = False  # the failure says nothing about what was asked
+
+    def raise_for_failure(self) -> CachedResponse:
+        """Return the answer itself. Raises ToolError or ToolUnavailableError for a failure."""
+        if self.failure:
+            raise (ToolUnavailableError if self.unavailable else ToolError)(self.failure)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Request, without keys and other headers."""
+
+    method: str
+    url: str
+    body: Any = None  # of JSON
+
+    @property
+    def key(self) -> str:
+        text = json.dumps([self.method, self.url, self.body], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        body = "" if self.body is None else f" {json.dumps(self.body, ensure_ascii=False)}"
+        text = f"{self.method} {self.url}{body}"
+        return (
+            text
+            if len(text) <= _MAX_MESSAGE_CHARACTERS
+            else f"{text[:_MAX_MESSAGE_CHARACTERS]} ..."
+        )
+
+
+FetchResponse = Callable[[], Awaitable[CachedResponse]]
+
+
+class CacheMode(StrEnum):
+    """Purpose of a folder of answers."""
+
+    CACHE = "cache"  # answers are used until they are old; failures are not kept
+    RECORD = "record"  # the first answer of each request is kept for good, failures too
+    REPLAY = "replay"  # nothing but what was recorded
+
+
+class ResponseCache:
+    """Answers in a SQLite file. A connection lives for one use, so that threads and processes can
+    share the file, and a replay can read it from a folder that it must not write to."""
+
+    def __init__(self, folder: Path, mode: CacheMode, hours: float) -> None:
+        """Take the folder and `hours`, the age up to which a cache uses an answer.
+
+        Raises UserError for a folder that holds no answers, or cannot.
+        """
+        self._path = folder / _DATABASE_NAME
+        self._mode = mode
+        self._seconds = hours * 3600
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        if mode is CacheMode.REPLAY and not self._path.is_file():
+            raise UserError(
+                f"{folder} holds no recorded answers: record a run with 'record: {folder}' first."
+            )
+        try:
+            if mode is not CacheMode.REPLAY:
+                make_file(self._path)
+            with closing(self._connect()) as file, file:
+                if mode is not CacheMode.REPLAY:
+                    file.execute(
+                        "CREATE TABLE IF NOT EXISTS answers"
+                        " (key TEXT PRIMARY KEY, asked TEXT, at REAL, answer TEXT)"
+                    )
+                file.execute("SELECT key, asked, at, answer FROM answers LIMIT 1")
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(
+                f"{self._path} cannot keep answers ({error}): give another folder."
+            ) from error
+
+    async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
+        """Return the answer that is kept, else that of `fetch`, which is then kept.
+
+        Whoever asks the same at the same time waits for the first one's answer.
+
+        Raises UserError where a replay has no answer.
+        """
+        async with self._locks.setdefault(request_key.key, asyncio.Lock()):
+            cached = await run_in_thread(lambda: self._find(request_key))
+            if cached is not None:
+                return cached
+            if self._mode is CacheMode.REPLAY:
+                raise UserError(
+                    f"{self._path.parent} has no answer to {request_key}: record the run anew, or"
+                    " repeat it with the settings it was recorded with."
+                )
+            response = await fetch()
+            if response.failure and self._mode is CacheMode.CACHE:
+                return response
+            with report_wait(
+                "an answer of the web", f"another process that writes to {self._path}"
+            ):
+                return await run_in_thread(lambda: self._insert(request_key, response))
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._mode is CacheMode.REPLAY:
+            return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+        return sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT_SECONDS)
+
+    @property
+    def _oldest_timestamp(self) -> float:
+        return time.time() - self._seconds if self._mode is CacheMode.CACHE else 0.0
+
+    def _find(self, request_key: RequestKey) -> CachedResponse | None:
+        with closing(self._connect()) as file:
+            row = file.execute(
+                "SELECT answer FROM answers WHERE key = ? AND at >= ?",
+                [request_key.key, self._oldest_timestamp],
+            ).fetchone()
+        return None if row is None else CachedResponse.model_validate_json(row[0])
+
+    def _insert(self, request_key: RequestKey, response: CachedResponse) -> CachedResponse:
+        """Return the answer that is kept now: another process may have been first."""
+        with closing(self._connect()) as file, file:
+            file.execute(
+                "DELETE FROM answers WHERE key = ? AND at < ?",
+                [request_key.key, self._oldest_timestamp],
+            )
+            values = [request_key.key, str(request_key), time.time(), response.model_dump_json()]
+            file.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", values)
+        return self._find(request_key) or response
+
+
+class NoCache:
+    """No folder: every request is asked."""
+
+    async def get_or_fetch(self, request_key: RequestKey, fetch: FetchResponse) -> CachedResponse:
+        return await fetch()
+
+
+def open_response_cache(
+    cache: Path | None, cache_hours: float, record: Path | None, replay: Path | None
+) -> ResponseCache | NoCache:
+    """Open the folder in which the answers of a tool are kept. Raises UserError for more than one
+    folder."""
+    folders = {CacheMode.CACHE: cache, CacheMode.RECORD: record, CacheMode.REPLAY: replay}
+    chosen = [(mode, folder) for mode, folder in folders.items() if folder is not None]
+    if len(chosen) > 1:
+        names = " and ".join(f"'{mode}'" for mode, _ in chosen)
+        raise UserError(f"a web tool has one response cache: set only one of {names}.")
+    if not chosen:
+        return NoCache()
+    [(mode, folder)] = chosen
+    return ResponseCache(folder, mode, cache_hours)

@@ -1,0 +1,53 @@
+"""Two ways to read an article on the web site of Atlas: by a search, and by its page.
+
+A search shows the beginning of an article, its page all of it. The address of a page follows from
+its title, so it needs no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+from fieldcraft.records.costs import WAYS_KEY
+from fieldcraft.types import Task
+from fieldcraft.worlds.atlas.facts import Atlas, Route
+from fieldcraft.worlds.atlas.reading import get_snippet_facts
+
+SEARCH, PAGE = "web_search", "crawl_page"  # the tools
+
+
+def enumerate_tool_mixes(world: Atlas, *paths: Route) -> list[dict[str, int]]:
+    """Return the calls by tool after which every fact on the paths is taught or was read: each
+    number of searches with the least number of pages beside it, none of which takes more of both
+    than another."""
+    facts = {
+        (subject, relation) for path in paths for subject, relation, _ in world.trace_path(path)
+    }
+    subjects = sorted({subject for subject, _ in facts})
+    snippets = {name: get_snippet_facts(world, name) for name in subjects}
+    pages: dict[int, int] = {}  # by searches
+    for tools in product((None, SEARCH, PAGE), repeat=len(subjects)):
+        by_tool = {SEARCH: snippets.__getitem__, PAGE: world.get_article_facts}
+        used = zip(subjects, tools, strict=True)
+        texts = {name: by_tool[tool](name) for name, tool in used if tool is not None}
+        if facts <= world.find_known_facts([path[0] for path in paths], texts):
+            searches = tools.count(SEARCH)
+            pages[searches] = min(tools.count(PAGE), pages.get(searches, len(subjects)))
+    return [
+        {SEARCH: searches, PAGE: count}
+        for searches, count in sorted(pages.items())
+        if all(pages[fewer] > count for fewer in pages if fewer < searches)
+    ]
+
+
+def add_tool_mixes(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks of a world with the ways to answer them."""
+    return [
+        replace(
+            task,
+            meta={**task.meta, WAYS_KEY: enumerate_tool_mixes(world, tuple(task.meta["path"]))},
+        )
+        for task in tasks
+    ]

@@ -1,0 +1,44 @@
+"""Made-up names of two syllables, so that a model can copy unseen names piece by piece."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
+# Every syllable ends in n, r or l and none begins with them, so a name splits in one way only.
+SYLLABLES = tuple(
+    (onset + vowel + "nrl"[(i + j) % 3]).title()
+    for i, onset in enumerate(ONSETS)
+    for j, vowel in enumerate("aeiou")
+)
+SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
+NEAR_SYLLABLE_SHARE = 0.5  # of the syllables of a regenerated world's new names, from taught names
+
+
+def draw_name(
+    kind: str,
+    rng: random.Random,
+    near_pools: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    """Draw a name, as in `Bran Tel` for a person and `BranTel` for anything else. A share of the
+    syllables comes from `near_pools`, the rest from `others`."""
+    pools: Sequence[Sequence[str]] = (others, others)
+    if near_pools:
+        pools = [pool if rng.random() < NEAR_SYLLABLE_SHARE else others for pool in near_pools]
+    return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
+
+
+def draw_unused_name(
+    kind: str,
+    rng: random.Random,
+    used: set[str],
+    near_pools: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    """Draw a name that is not in `used` yet. It is added to `used`."""
+    while (name := draw_name(kind, rng, near_pools, others)) in used:
+        pass
+    used.add(name)
+    return name

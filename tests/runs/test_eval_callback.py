@@ -1,0 +1,64 @@
+"""Evaluations while a stage trains have the budget of evaluations, and not that of the stage."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.runs.eval_callback import open_eval_callback
+from fieldcraft.sampling import Completion, SamplingParams
+from fieldcraft.types import Task
+
+
+class RecordingEngine(ScriptedEngine):
+    """Answers, and remembers how it was to sample."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny_tokenizer(), ["So.\n</think>\n\n\\boxed{Northport}"])
+        self.limits: list[int] = []
+
+    async def generate(
+        self, ids: Sequence[int], sampling: SamplingParams, session: str
+    ) -> Completion:
+        self.limits.append(sampling.max_tokens)
+        return await super().generate(ids, sampling, session)
+
+    async def sleep(self) -> None:
+        pass
+
+
+def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path, "qwen2")
+    own = ["evaluation.during={every: 1}", "evaluation.budget={turn_tokens: 77}"]
+    engine, task = RecordingEngine(), Task("1", "Where?", ("Northport",), {"split": "mixed"})
+    recipe = load_recipe("smoke", [*own, "evaluation.splits={mixed: 1}"])
+    context: Any = SimpleNamespace(recipe=recipe, tools=[], verdict_reward=ExactMatch())
+    context.evaluation_tasks = lambda: [task]
+    played: list[int] = []
+
+    class Opened:
+        async def __aenter__(self) -> None:
+            return None
+
+        async def __aexit__(self, *_: Any) -> None:
+            pass
+
+    context.open_external_environment = lambda _, budget: (
+        played.append(budget.turn_tokens) or Opened()
+    )
+    stage: Any = SimpleNamespace(engine=engine)
+
+    async def measured() -> dict[str, Any]:
+        async with open_eval_callback(
+            context, model, stage, None, recipe.budget, partial(RecordingEngine)
+        ) as probe:
+            return await probe(1)
+
+    assert asyncio.run(measured())["heldout_em"] == 1.0
+    assert engine.limits == played == [77]
