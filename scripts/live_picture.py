@@ -1,10 +1,10 @@
 """Moving picture of the live page: a finished run, told again as it trained.
 
-    python scripts/live_picture.py runs/autocoa-mini docs/live.gif --question 5
+    python scripts/live_picture.py runs/autocoa-mini docs/live.gif --question 4
 
 A copy of the run grows row by row, and a browser that has the page open shows it. The last two
 pictures are one held-out question, answered by the first stage and by the last one. It needs
-Chromium and Pillow.
+Chromium and Pillow. docs/live.gif is seed 0 of the demo, commit 38fa960 (docs/results.md).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Replay:
         (self.copy / "evaluations").mkdir(parents=True)
         shutil.copy(run / "recipe.json", self.copy)
 
-    def grow(self) -> Iterator[str]:
-        """Grow by one frame and yield the stage that is training, until the run is whole."""
+    def grow(self) -> Iterator[None]:
+        """Grow by one frame and yield, until the run is whole."""
         for name in self.stages:
             (self.copy / name).mkdir()
             metrics = Path(name) / "metrics.jsonl"
@@ -56,7 +56,7 @@ class Replay:
                     self._finish(name)
                 grown = rows[: len(rows) * frame // FRAMES]
                 (self.copy / metrics).write_text("".join(grown), "utf-8")
-                yield name
+                yield
 
     def _finish(self, name: str) -> None:
         shutil.copy(self.run / name / "stage.json", self.copy / name)
