@@ -50,9 +50,8 @@ def commands(run: Path, file: Path) -> Iterator[list[str]]:
         yield ["run", "smoke", *TINY, "--out", str(run)]  # done by now
 
 
-def cases(run: Path) -> list[tuple[str, str]]:
-    files = sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file())
-    return [(file, how) for file in files for how in BREAKS]
+def files_of(run: Path) -> list[str]:
+    return sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file())
 
 
 def ended(command: list[str]) -> object:
@@ -83,9 +82,11 @@ def try_all(chosen: list[tuple[str, str]], run: Path, tmp_path: Path, capsys: An
 
 @pytest.mark.long
 def test_broken_files_end_in_a_sentence(run: Path, tmp_path: Path, capsys: Any) -> None:
-    try_all(random.Random(0).sample(cases(run), SAMPLE), run, tmp_path, capsys)
+    cases = [(file, how) for file in files_of(run) for how in BREAKS]
+    try_all(random.Random(0).sample(cases, SAMPLE), run, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_every_file_broken_in_every_way(run: Path, tmp_path: Path, capsys: Any) -> None:
-    try_all(cases(run), run, tmp_path, capsys)
+@pytest.mark.parametrize("how", BREAKS)
+def test_every_file_broken(run: Path, how: str, tmp_path: Path, capsys: Any) -> None:
+    try_all([(file, how) for file in files_of(run)], run, tmp_path, capsys)
