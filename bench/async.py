@@ -28,6 +28,7 @@ import typer
 from matplotlib.figure import Figure
 from starlette.requests import ClientDisconnect
 
+from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.serving import serve_in_thread
@@ -38,7 +39,7 @@ SIGMA = math.log(LONG / MEDIAN) / NORMAL_99
 STAGE = "rl2"
 SLOW = {
     "search.timeout_seconds": 50.0,  # the slowest of 10,000 calls takes 34 s
-    "budget.concurrent_calls": 1024,
+    "budget.max_concurrent_calls": 1024,
 }
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -73,11 +74,14 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
         return folder
     recipe = json.loads((run / "recipe.json").read_text())
     stage = recipe["stages"][STAGE]
-    stage |= {"start": None, "steps": steps, "async": {"max_staleness": staleness}}
+    stage |= {"start_from": None, "steps": steps, "async": {"max_staleness": staleness}}
     if staleness:
-        del stage["importance_cap"], stage["reject"]  # what is usual for asynchronous stages
+        del (
+            stage["sampler_is_cap"],
+            stage["sampler_reject"],
+        )  # what is usual for asynchronous stages
     recipe |= {"model": str((run / "rl1" / "model").resolve()), "stages": {STAGE: stage}}
-    recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}, "during": None}
+    recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}, "periodic": None}
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))
@@ -92,10 +96,9 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
 def measure(folder: Path, rollouts: int) -> dict[str, float]:
     """Of a run: rollouts a second that were trained on, staleness, and exact match on held-out
     questions."""
-    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = MetricsLog(folder / STAGE / "metrics.jsonl").read_rows()
     report = json.loads((folder / "report.json").read_text())
-    dropped = sum(row.get("dropped", 0) for row in rows)
+    dropped = sum(row.get("rollouts_dropped", 0) for row in rows)
     trained = len(rows) * rollouts - dropped
     return {
         "seconds": statistics.median(row["seconds"] for row in rows),
@@ -138,7 +141,7 @@ def main(
     points: dict[str, list[tuple[float, float]]] = {}
     for run in runs:
         settings = json.loads((run / "recipe.json").read_text())["stages"][STAGE]
-        rollouts = settings["questions"] * settings["group"]
+        rollouts = settings["questions_per_step"] * settings["group_size"]
         first = 0.0
         for most in staleness:
             m = measure(train(run, most, steps, out), rollouts)

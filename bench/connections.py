@@ -32,7 +32,7 @@ class Server:
 
     def __init__(self, model: Path, record: Path) -> None:
         command = [sys.executable, "-m", "fieldcraft", "serve", "agent", "--model", str(model)]
-        command += ["--port", "0", "--record", str(record)]
+        command += ["--port", "0", "--log-folder", str(record)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = next(line.split()[-1] for line in self.process.stdout if "server at" in line)

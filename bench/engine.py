@@ -165,7 +165,7 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
     scripts = make_scripts(256)
 
     def engine_run(count: int, temperature: float, tool_seconds: float = 0.0) -> list[list[int]]:
-        engine = LocalEngine(model, Decimal(), max_rows=256)
+        engine = LocalEngine(model, Decimal(), max_num_seqs=256)
         return asyncio.run(with_engine(engine, scripts[:count], temperature, tool_seconds))
 
     print(f"{device}, {threads} threads, torch {torch.__version__}, median of {repeats} runs\n")

@@ -83,7 +83,7 @@ def main(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = make_model(features, layers, words, device).to(getattr(torch, dtype)).eval()
     model.generation_config.eos_token_id = None
-    engine = LocalEngine(model, Decimal(), max_rows=rows, max_len=context + new)
+    engine = LocalEngine(model, Decimal(), max_num_seqs=rows, max_model_len=context + new)
     ways: dict[str, Callable[[Prompts, int], None]] = {
         "generate": lambda prompts, count: by_generate(model, prompts, count),
         "fieldcraft": lambda prompts, count: by_engine(engine, prompts, count),

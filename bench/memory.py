@@ -38,8 +38,11 @@ CASES = {
     "supervised": (SFT, []),
     "supervised, checkpointing": (SFT, ["stages.sft2.optim.activation_checkpointing=true"]),
     "supervised, bfloat16": (SFT, ["dtype=bfloat16"]),
-    "supervised, 8 bit": (SFT, ["stages.sft2.optim.moments=8bit"]),
-    "supervised, bfloat16, 8 bit": (SFT, ["dtype=bfloat16", "stages.sft2.optim.moments=8bit"]),
+    "supervised, 8 bit": (SFT, ["stages.sft2.optim.optimizer_state=8bit"]),
+    "supervised, bfloat16, 8 bit": (
+        SFT,
+        ["dtype=bfloat16", "stages.sft2.optim.optimizer_state=8bit"],
+    ),
     "supervised, LoRA on bfloat16": (SFT, ["dtype=bfloat16", "lora={rank: 16}"]),
     "reinforcement, KL": (RL, ["stages.rl2.kl_coef=0.01"]),
     "reinforcement, KL, bfloat16": (RL, ["stages.rl2.kl_coef=0.01", "dtype=bfloat16"]),
@@ -48,8 +51,11 @@ CASES = {
 
 def recipe_of(case: str, tokens: int) -> tuple[Recipe, str]:
     stage, settings = CASES[case]
-    sizes = [f"stages.{stage}.optim.micro_tokens={tokens}", f"budget.total_tokens={LENGTH}"]
-    return load_recipe("smoke", [*settings, *sizes, "max_rows=1"]), stage
+    sizes = [
+        f"stages.{stage}.optim.micro_batch_tokens={tokens}",
+        f"budget.max_context_tokens={LENGTH}",
+    ]
+    return load_recipe("smoke", [*settings, *sizes, "max_num_seqs=1"]), stage
 
 
 def make_trainer(recipe: Recipe, stage: str, folder: Path) -> Trainer:

@@ -84,7 +84,7 @@ def make_units(length: int, words: int) -> list[SampleUnit]:
 def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
     """A step of reinforcement learning, and the formula for it."""
     model, shape = size.make()
-    trainer = Trainer(model, Optim(lr=1e-5, micro_tokens=TOKENS // 2), 1000)
+    trainer = Trainer(model, Optim(lr=1e-5, micro_batch_tokens=TOKENS // 2), 1000)
     units = make_units(length, size.words)
 
     def formula(device: Device) -> float:
@@ -98,7 +98,7 @@ def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[D
 def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
     """A turn of each row, all at once, and the formula for it."""
     model, shape = size.make()
-    engine = LocalEngine(model.eval(), Decimal(), max_rows=rows)
+    engine = LocalEngine(model.eval(), Decimal(), max_num_seqs=rows)
     rng = np.random.default_rng(0)
 
     async def turns() -> None:

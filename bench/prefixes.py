@@ -99,7 +99,7 @@ def main(
 ) -> None:
     torch.set_num_threads(threads)
     units = make_units(groups, group, prompt, answer, words)
-    optim = Optim(lr=1e-12, clip_norm=1e9)  # so small that all rounds compute the same
+    optim = Optim(lr=1e-12, max_grad_norm=1e9)  # so small that all rounds compute the same
     trainer = Trainer(make_model(features, layers, words, device), optim, 1000)
     plain = make_model(features, layers, words, device)
 
@@ -112,7 +112,7 @@ def main(
             return step()
 
     def padded() -> tuple[float, float]:
-        loss = with_transformers(plain, units, optim.micro_tokens)
+        loss = with_transformers(plain, units, optim.micro_batch_tokens)
         norm = get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
         return loss, norm.item()
 

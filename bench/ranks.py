@@ -42,9 +42,12 @@ LAYOUTS = ("trainers: 1", "trainers: 2", "trainers: 4", "trainers: 2, context: 2
 
 def recipe_of(case: str, layout: str, tokens: int) -> tuple[Recipe, str]:
     stage, settings = CASES[case]
-    sizes = [f"stages.{stage}.optim.micro_tokens={tokens}", f"budget.total_tokens={LENGTH}"]
+    sizes = [
+        f"stages.{stage}.optim.micro_batch_tokens={tokens}",
+        f"budget.max_context_tokens={LENGTH}",
+    ]
     cluster = f"cluster={{{layout}, engines: 1}}"
-    return load_recipe("smoke", [*settings, *sizes, cluster, "max_rows=1"]), stage
+    return load_recipe("smoke", [*settings, *sizes, cluster, "max_num_seqs=1"]), stage
 
 
 def train(ranks: RayTrainerGroup, recipe: Recipe, stage: str, folder: Path, tokens: int) -> None:

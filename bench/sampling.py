@@ -106,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     model = make_model(given.words, given.width, given.layers)
-    engine = LocalEngine(model, Decimal(), max_rows=given.rows, max_len=128)
+    engine = LocalEngine(model, Decimal(), max_num_seqs=given.rows, max_model_len=128)
     with torch.inference_mode():
         logits = model(torch.randint(1, given.words, (given.rows, 16))).logits[:, -1].clone()
     parts = {

@@ -84,7 +84,7 @@ class Setting:
     questions: int
     group: int
     staleness: int
-    calls: int = 1024  # budget.concurrent_calls
+    calls: int = 1024  # budget.max_concurrent_calls
     rows: int = 256  # of each engine
     engines: float = 1.0
 
@@ -94,8 +94,8 @@ KEYS: dict[str, Callable[[Setting], Setting]] = {
     "questions x 2": lambda s: replace(s, questions=2 * s.questions),
     "group x 2": lambda s: replace(s, group=2 * s.group),
     "rows of each engine x 2": lambda s: replace(s, rows=2 * s.rows),
-    "budget.concurrent_calls x 4": lambda s: replace(s, calls=4 * s.calls),
-    "budget.concurrent_calls=64": lambda s: replace(s, calls=64),
+    "budget.max_concurrent_calls x 4": lambda s: replace(s, calls=4 * s.calls),
+    "budget.max_concurrent_calls=64": lambda s: replace(s, calls=64),
     "cluster.engines x 1.25, fewer trainers": lambda s: replace(s, engines=1.25),
     "cluster.engines x 0.8, more trainers": lambda s: replace(s, engines=0.8),
 }

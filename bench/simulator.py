@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.scaling.pipeline import PipelineModel, simulate
 from fieldcraft.scaling.workload import LogNormal, RolloutWorkload
 
@@ -74,7 +75,7 @@ class Run:
 
     @property
     def dropped(self) -> int:
-        return sum(row.get("dropped", 0) for row in self.rows)
+        return sum(row.get("rollouts_dropped", 0) for row in self.rows)
 
     @property
     def rate(self) -> float:
@@ -84,7 +85,6 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     stage = json.loads((folder / "recipe.json").read_text())["stages"][STAGE]
-    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
     files = sorted((folder / STAGE / "rollouts").glob("*.jsonl"))
     kept = [
         json.loads(line)["trajectory"] for file in files for line in file.read_text().splitlines()
@@ -94,7 +94,7 @@ def read_run(folder: Path) -> Run:
         for segment in rollout["segments"]:
             lengths.setdefault(segment["author"], []).append(len(segment["ids"]))
     turns = sorted(lengths["policy"])
-    rows = [json.loads(line) for line in lines]
+    rows = MetricsLog(folder / STAGE / "metrics.jsonl").read_rows()
     workload = Atlas(
         prompt_tokens=round(statistics.mean(lengths["prompt"])),
         turn_tokens=LogNormal(statistics.median(turns), turns[int(0.99 * len(turns))], turns[-1]),
@@ -102,13 +102,13 @@ def read_run(folder: Path) -> Run:
         mean_calls=statistics.mean(row["calls_mean"] for row in rows),
     )
     staleness = stage["async"]["max_staleness"]
-    return Run(folder, rows, workload, stage["questions"], stage["group"], staleness)
+    return Run(folder, rows, workload, stage["questions_per_step"], stage["group_size"], staleness)
 
 
 def learning(runs: Sequence[Run]) -> float:
     """Seconds of the trainer for a token."""
-    rows = [row for run in runs for row in run.rows if "waited_seconds" in row]
-    seconds = sum(row["seconds"] - row["waited_seconds"] for row in rows)
+    rows = [row for run in runs for row in run.rows if "trainer_wait_seconds" in row]
+    seconds = sum(row["seconds"] - row["trainer_wait_seconds"] for row in rows)
     return float(seconds / sum(row["tokens"] for row in rows))
 
 

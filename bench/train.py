@@ -173,9 +173,9 @@ def our_grpo(
     settings = Rl(
         steps=1000,
         algorithm="grpo",
-        scale="none",
-        questions=len(rollouts),
-        group=len(rollouts[0]),
+        advantage_scale="none",
+        questions_per_step=len(rollouts),
+        group_size=len(rollouts[0]),
         optim=optim,
     )
     trainer = Trainer(model, optim, 1000, dtype=dtype)
@@ -342,7 +342,7 @@ def main(
         raise SystemExit(f"{groups * group} rollouts are no multiple of {rows}: change --rows.")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
-    optim = Optim(lr=RATE, micro_tokens=micro_tokens)
+    optim = Optim(lr=RATE, micro_batch_tokens=micro_tokens)
     config = smollm2() if shape is Shape.SMOLLM2 else small(features, layers, words)
     words, number = config.vocab_size, getattr(torch, dtype)
     ours, theirs = make_model(config), make_model(config)

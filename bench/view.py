@@ -1,4 +1,4 @@
-"""How soon a folder of many trajectories opens in `fieldcraft view`, and how smoothly it scrolls.
+"""How soon a folder of many trajectories opens in `fieldcraft studio`, and how smoothly it scrolls.
 
     python bench/view.py [--count 100000] [--chromium /usr/bin/chromium]
 

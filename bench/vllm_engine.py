@@ -47,8 +47,8 @@ async def tokens_per_second(engine: PolicyEngine, rows: int, vocabulary: int, tu
 
 async def compare(model: Any, tokenizer: Any, python: Path, folder: Path) -> None:
     home = RunResources(folder)
-    vllm = VllmEngine(model, tokenizer, resources=home, max_rows=256, threads=1, python=python)
-    local = LocalEngine(model, tokenizer, max_rows=256, threads=1)
+    vllm = VllmEngine(model, tokenizer, resources=home, max_num_seqs=256, threads=1, python=python)
+    local = LocalEngine(model, tokenizer, max_num_seqs=256, threads=1)
     vocabulary = model.config.vocab_size
     try:
         began = time.perf_counter()

@@ -88,7 +88,7 @@ def clipped(log_ratio: Tensor, advantage: Tensor) -> Tensor:
 NONE = float("inf")
 CORRECTIONS: dict[str, Correction] = {
     "none": lambda log_ratio, _: torch.ones_like(log_ratio),
-    "`importance_cap: null`, clipped": clipped,
+    "`sampler_is_cap: null`, clipped": clipped,
     "token, cap 2": token(2),
     "token, cap 5": token(5),
     "sequence, cap 2": sequence(2),

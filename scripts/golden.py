@@ -4,8 +4,9 @@
     python scripts/golden.py OUT --like OLD  # and compare with those that were run before
 
 Seven short runs with fixed seeds and one thread: several methods, an adapter, two ranks. Compared
-are all metrics, reports and trajectories, without times. `--keys FILE` names a JSON file with old
-keys and new ones, for a change that renames keys of files. Numbers are equal to the last digit, but
+are all metrics, reports and trajectories, without times and recipes. `--keys FILE` names a JSON
+file with old keys and new ones, for a change that renames keys of files; those of metrics are in
+src/fieldcraft/records/renamed_metrics.json. Numbers are equal to the last digit, but
 for the run with an engine process, which batches requests as they arrive: its log-probabilities may
 be rounded differently. Asynchronous runs are not among them, as their order depends on the clock.
 """
@@ -20,19 +21,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-SCRATCH = ["device=cpu", "scratch.layers=2", "scratch.width=32", "scratch.heads=2"]
-ATLAS = [*SCRATCH, "world.people=60", "world.variants=4"]
+RENAMED_KEYS = Path(__file__).parents[1] / "src/fieldcraft/config/renamed_keys.json"
+TINY_MODEL = ["device=cpu", "tiny_model.layers=2", "tiny_model.width=32", "tiny_model.heads=2"]
+ATLAS = [*TINY_MODEL, "world.people=60", "world.variants=4"]
 EVALUATED = ["evaluation.splits.heldout=12", "evaluation.splits.known=6"]
 
 
 def shortened(kind: str, *stages: str) -> list[str]:
     """Return overrides that make stages short: supervised ones, or those with rollouts."""
     keys = {
-        "sft": ("steps=12", "epochs=null", "examples=60", "batch=6"),
-        "rl": ("steps=2", "questions=4", "group=4"),
+        "sft": ("steps=12", "epochs=null", "max_examples=60", "batch_size=6"),
+        "rl": ("steps=2", "questions_per_step=4", "group_size=4"),
     }
     return [f"stages.{stage}.{key}" for stage in stages for key in keys[kind]]
 
@@ -47,13 +50,18 @@ RUNS: dict[str, list[str]] = {
         *shortened("rl", "rl1", "rl2"),
     ],
     "code-mini": [
-        *("code-mini", *SCRATCH, "world.notes=60", "world.heldout_notes=60", *CODE),
+        *("code-mini", *TINY_MODEL, "world.notes=60", "world.heldout_notes=60", *CODE),
         *("evaluation.splits.four_steps=4", *shortened("sft", "base", "sft")),
         *shortened("rl", "rl"),
     ],
     "afm-mini": [
         *("afm-mini", *ATLAS, *shortened("sft", "base", "sft"), *shortened("rl", "rl")),
-        *("stages.rl.keep_groups=all", "select.questions=8", "select.samples=2", "select.most=1"),
+        *(
+            "stages.rl.group_filter=none",
+            "select.questions=8",
+            "select.closed_book_samples=2",
+            "select.max_closed_book_accuracy=1",
+        ),
         "evaluation.splits.heldout=12",
     ],
     "otc-table": [
@@ -69,11 +77,42 @@ ROUNDING = {"ranks": 1e-5}  # nats, of a log-probability
 TIME = re.compile(
     r"(^|_)seconds($|_)|per_second|^publish_|^versions$|^began$|^threads$|^memory|^sampler_waits"
 )
+RECIPE = "config"  # key of a report; its keys are renamed apart from those of metrics
+
+
+def knows_current_keys() -> bool:
+    """Return whether the code that runs has the names of recipe keys that are used here. That of an
+    earlier commit, which has no table of renamed keys, has the former ones."""
+    package = find_spec("fieldcraft")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).with_name("config").joinpath(RENAMED_KEYS.name).exists()
+
+
+def with_former_keys(override: str) -> str:
+    """Return an override as the code had it before its keys were renamed."""
+    table = json.loads(RENAMED_KEYS.read_text("utf-8"))
+    former = {key: old.rpartition(".")[2] for old, key in table["keys"].items()}
+    path, _, value = override.partition("=")
+    names = path.split(".")
+    places = [
+        *names[:1],
+        *("*" if names[0] == "stages" else name for name in names[1:2]),
+        *names[2:],
+    ]
+    prefixes = [".".join(places[: depth + 1]) for depth in range(len(places))]
+    old_names = [former.get(prefix, name) for prefix, name in zip(prefixes, names, strict=True)]
+    old_values = {new: old for old, new in table["values"].get(prefixes[-1], {}).items()}
+    return f"{'.'.join(old_names)}={old_values.get(value, value)}"
 
 
 def run(name: str, out: Path) -> None:
     """Do one of the runs in a folder. Raises CalledProcessError where it fails."""
-    command = [sys.executable, "-m", "fieldcraft", "run", *RUNS[name], "--out", str(out / name)]
+    recipe, *overrides = RUNS[name]
+    if not knows_current_keys():
+        overrides = [with_former_keys(override) for override in overrides]
+    command = [sys.executable, "-m", "fieldcraft", "run", recipe, *overrides]
+    command += ["--out", str(out / name)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -96,7 +135,7 @@ def content(path: Path, keys: dict[str, str]) -> list[Any]:
 
 def without_times(value: Any, keys: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        kept = {key: inner for key, inner in value.items() if not TIME.search(key)}
+        kept = {k: inner for k, inner in value.items() if k != RECIPE and not TIME.search(k)}
         return {keys.get(key, key): without_times(inner, keys) for key, inner in kept.items()}
     if isinstance(value, list):
         return [without_times(inner, keys) for inner in value]

@@ -21,6 +21,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.view.index import TrajectoryIndex
 from fieldcraft.view.run_view import load_run_views
@@ -39,8 +40,9 @@ class Replay:
     """Copy of a finished run that grows as the run did."""
 
     def __init__(self, run: Path) -> None:
-        recipe = json.loads((run / "recipe.json").read_text("utf-8"))
-        self.run, self.copy = run, Path("runs") / recipe["recipe"]
+        stored = json.loads((run / "recipe.json").read_text("utf-8"))
+        recipe = translate_stored(stored, builtin_added_keys)
+        self.run, self.copy = run, Path("runs") / recipe["name"]
         self.stages = [name for name in recipe["stages"] if (run / name / "metrics.jsonl").exists()]
         (self.copy / "evaluations").mkdir(parents=True)
         shutil.copy(run / "recipe.json", self.copy)

@@ -86,7 +86,8 @@ def recipes_page() -> str:
     lines = opening(
         "Recipe keys",
         "Look up every key of a recipe, with its type, default and meaning. Set a key in a YAML"
-        " file, or on the command line, as in `fieldcraft run smoke seed=1 stages.rl2.group=4`.",
+        " file, or on the command line, as in `fieldcraft run smoke seed=1"
+        " stages.rl2.group_size=4`.",
     )
     for group in groups:
         lines += ["", f"## {group.title}", *(["", *wrap(group.text)] if group.text else [])]
@@ -207,12 +208,12 @@ def cli_page() -> str:
 
 
 def find_commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full name and the command of each command below a group."""
+    """Yield the full name and the command of each visible command below a group."""
     for word, inner in command.commands.items():
         full = f"{name} {word}".strip()
         if "commands" in vars(inner):
             yield from find_commands(inner, full)
-        else:
+        elif not inner.hidden:
             yield full, inner
 
 

@@ -1,4 +1,4 @@
-"""Fetch the libraries of the page of `fieldcraft view`: these versions, with their licences.
+"""Fetch the libraries of the page of `fieldcraft studio`: these versions, with their licences.
 
 python scripts/vendor.py            writes them into src/fieldcraft/view/static/vendor
 python scripts/vendor.py --check    exits with 1 if other files are there

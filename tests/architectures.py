@@ -280,7 +280,7 @@ def _pieces(size: int) -> Iterator[None]:
 
 def sampled_gap(model: Any) -> float:
     """Sampled by the engine, in sessions that share blocks of its cache and go on."""
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=4, max_len=100)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=4, max_model_len=100)
 
     async def converse(place: int) -> float:
         ids, gaps = list(TEXTS[place]), [0.0]

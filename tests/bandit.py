@@ -29,7 +29,7 @@ from training_parts import FixedTool, rl_stage
 ANSWERS = "abcd"
 WORDS = ["<end>", "?", *"0123", *ANSWERS, *"s<>"]
 TASKS = [Task(f"q{i}", str(i), (letter,)) for i, letter in enumerate("badc")]
-LIMITS = BudgetConfig(max_calls=2, turn_tokens=4, total_tokens=24)
+LIMITS = BudgetConfig(max_calls=2, max_turn_tokens=4, max_context_tokens=24)
 
 
 def letters() -> PreTrainedTokenizerFast:
@@ -81,9 +81,15 @@ def small_model(seed: int = 0) -> PreTrainedModel:
 
 def settings(**given: Any) -> Rl:
     """An `rl` stage as a recipe would have it."""
-    stage = {"type": "rl", "steps": 60, "questions": 4, "group": 12, "optim": {"lr": 0.01}} | given
+    stage = {
+        "type": "rl",
+        "steps": 60,
+        "questions_per_step": 4,
+        "group_size": 12,
+        "optim": {"lr": 0.01},
+    } | given
     rl = parse_recipe(
-        {"recipe": "bandit", "world": {"name": "atlas"}, "stages": {"rl": stage}}
+        {"name": "bandit", "world": {"name": "atlas"}, "stages": {"rl": stage}}
     ).stages["rl"]
     assert isinstance(rl, Rl)
     return rl
@@ -94,16 +100,16 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
     s, model, tokenizer = settings(**given), small_model(seed), letters()
     critic = None
     if s.baseline == "critic":
-        own = s.critic.backbone == "own"
+        own = s.critic.backbone == "separate"
         critic = Critic(small_model(seed) if own else model, s.critic, s.optim, s.steps)
     frozen = None
     if s.simulator == "frozen":  # another model, so that whoever takes the wrong one is seen
-        frozen = LocalEngine(small_model(seed + 1), tokenizer, max_rows=64)
+        frozen = LocalEngine(small_model(seed + 1), tokenizer, max_num_seqs=64)
     return rl_stage(
         settings=s,
         tasks=TASKS,
         env=ToolEnvironment(Letters(tokenizer, ""), [FixedTool(lambda _: "?")], LIMITS),
-        engine=LocalEngine(model, tokenizer, max_rows=64),
+        engine=LocalEngine(model, tokenizer, max_num_seqs=64),
         rubric=make_rubric(s, LIMITS),
         trainer=Trainer(model, s.optim, s.steps),
         reference=Trainer(small_model(seed), s.optim, s.steps) if s.kl_coef else None,

@@ -17,29 +17,29 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: atlas, people: 40, variants: 3}
-scratch: {layers: 2, width: 32, heads: 2}
-search: {topk: 1}
-budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+tiny_model: {layers: 2, width: 32, heads: 2}
+search: {top_k: 1}
+budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200}
 stages:
   base:
     type: sft
-    data: base
-    examples: 40
+    dataset: base
+    max_examples: 40
     steps: 4
-    batch: 4
+    batch_size: 4
     checkpoint_every: 2
     evaluate: false
-    optim: {lr: 5.0e-3, warmup: 1, schedule: linear}
+    optim: {lr: 5.0e-3, warmup_steps: 1, schedule: linear}
   rl:
     type: rl
     observations: real
     steps: 5
-    questions: 2
-    group: 3
+    questions_per_step: 2
+    group_size: 3
     checkpoint_every: 1
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
@@ -49,29 +49,29 @@ evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 STEPS = {"base": 4, "rl": 5}
 # A model that has learnt to write programs, right or not, and so calls the sandbox.
 SUMS = """
-recipe: sums
+name: sums
 device: cpu
 dialect: torl
 instruction: ""
 world: {name: abacus, notes: 40, heldout_notes: 40}
-scratch: {layers: 2, width: 64, heads: 2}
+tiny_model: {layers: 2, width: 64, heads: 2}
 tools: [{name: python, errors: last-line, libraries: []}]
-budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
+budget: {max_calls: 2, max_turn_tokens: 40, max_context_tokens: 200}
 stages:
   sft:
     type: sft
-    data: demonstrations
-    examples: 40
+    dataset: demonstrations
+    max_examples: 40
     steps: 150
-    batch: 8
+    batch_size: 8
     train_on: [policy]
     evaluate: false
-    optim: {lr: 5.0e-3, warmup: 5, schedule: linear}
+    optim: {lr: 5.0e-3, warmup_steps: 5, schedule: linear}
   rl:
     type: rl
     steps: 6
-    questions: 4
-    group: 4
+    questions_per_step: 4
+    group_size: 4
     checkpoint_every: 1
     entropy_coef: 0.01
     optim: {lr: 1.0e-4}

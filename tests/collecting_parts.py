@@ -98,9 +98,9 @@ def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list
         "teacher.prices=[1.0, 10.0]",
         f"tasks={folder / 'tasks.jsonl'}",
         f"corpus={folder / 'corpus.jsonl'}",
-        "search.topk=1",
+        "search.top_k=1",
         "evaluation.splits.heldout=1",
-        "collect.tries=2",
+        "collect.attempts=2",
         *more,
     ]
 

@@ -24,8 +24,11 @@ from small_disk import small_disk
 from tiny_runs import run_tiny
 
 PASSAGES = '{"id": "%d", "title": "Film %d", "text": "Ada made film %d."}\n'
-RL = "stages.two={type: rl, start: one, steps: 1, questions: 1, group: 2, optim: {lr: 1.0e-5}}"
-OPTIONS = ("tools=[search]", "search.topk=1", "budget.total_tokens=600", RL)
+RL = (
+    "stages.two={type: rl, start_from: one, steps: 1, questions_per_step: 1, group_size: 2,"
+    " optim: {lr: 1.0e-5}}"
+)
+OPTIONS = ("tools=[search]", "search.top_k=1", "budget.max_context_tokens=600", RL)
 LEFT = (".lock", ".tantivy-meta.lock", ".tantivy-writer.lock")  # they are empty
 SIZES = (0, 300, 3000, 30_000)  # of disks that are full
 NO_FILE = re.compile(r"\bdelet|\brm\b|remove (it|the (file|folder|line|run))\b")

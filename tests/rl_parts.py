@@ -86,7 +86,7 @@ class RecordingTrainer:
         self.parts.append(self.samples)
         self.totals.append(total)
         self.objective, self.temperature = loss_fn, temperature
-        return {"loss": 0.25, "ratio": 0.5}
+        return {"loss": 0.25, "ratio_mean": 0.5}
 
 
 def stage(
@@ -98,7 +98,13 @@ def stage(
     rubric: Rubric | None = None,
     **settings: Any,
 ) -> tuple[RlStage, RecordingTrainer, KeyedEngine]:
-    given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
+    given = {
+        "type": "rl",
+        "steps": 9,
+        "questions_per_step": 2,
+        "group_size": 2,
+        "optim": {"lr": 1e-2},
+    }
     trainer, engine = RecordingTrainer(), KeyedEngine(scripts)
     env = ToolEnvironment(
         make_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], BudgetConfig(**(budget or {}))

@@ -6,17 +6,17 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import parse_recipe
 
 STAGES = {
-    "base": {"type": "sft", "data": "base", "steps": 5, "optim": {"lr": 0.1}},
-    "sft": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.1}},
+    "base": {"type": "sft", "dataset": "base", "steps": 5, "optim": {"lr": 0.1}},
+    "sft": {"type": "sft", "dataset": "demonstrations", "steps": 5, "optim": {"lr": 0.1}},
     "rl1": {"type": "rl", "observations": "simulated", "steps": 5, "optim": {"lr": 0.1}},
     "rl2": {"type": "rl", "steps": 2, "optim": {"lr": 0.1}},
-    "other": {"type": "rl", "start": "base", "steps": 3, "optim": {"lr": 0.1}},
+    "other": {"type": "rl", "start_from": "base", "steps": 3, "optim": {"lr": 0.1}},
 }
 
 
 def recipe(**changes: Any) -> Recipe:
     return parse_recipe(
-        {"recipe": "small", "world": {"name": "atlas"}, "seeds": [0, 1], "stages": STAGES} | changes
+        {"name": "small", "world": {"name": "atlas"}, "seeds": [0, 1], "stages": STAGES} | changes
     )
 
 

@@ -77,14 +77,16 @@ def scripted(
 ) -> tuple[AgentService, TypingEngine]:
     """A service whose agent plays a script for each question."""
     engine = TypingEngine(turns)
-    budget = Budget(max_calls=most_calls, total_tokens=400, turn_tokens=200, at_limit=at_limit)
+    budget = Budget(
+        max_calls=most_calls, max_context_tokens=400, max_turn_tokens=200, at_limit=at_limit
+    )
     env = ToolEnvironment(AutoCoADialect(engine.tokenizer, instruction=""), [search], budget)
     service = AgentService(
         name="scripted",
         env=env,
         engine=engine,
         limits=ServiceLimits(**limits),
-        context_tokens=budget.total_tokens,
+        context_tokens=budget.max_context_tokens,
         request_log=recording,
     )
     return service, engine

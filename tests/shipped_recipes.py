@@ -10,5 +10,5 @@ ANY_FILE = Path(__file__)
 def stand_ins(name: str) -> list[str]:
     """Return overrides of what a recipe needs, and of a model that it names on the hub."""
     written = read_recipe(name)
-    keys = [*written.get("needs", []), *(["model"] if "model" in written else [])]
+    keys = [*written.get("required_paths", []), *(["model"] if "model" in written else [])]
     return [f"{key}={ANY_FILE}" for key in keys]

@@ -35,12 +35,12 @@ from fieldcraft.types import Answer, Task, Thought, ToolCall
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-TINY = ["world.people=40", "world.variants=2", "scratch.layers=2", "scratch.width=32"]
-TINY += ["scratch.heads=2", "budget.turn_tokens=12"]
+TINY = ["world.people=40", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=32"]
+TINY += ["tiny_model.heads=2", "budget.max_turn_tokens=12"]
 TINY += [f"evaluation.splits.{split}=4" for split in ("heldout", "train", "known")]
 STEPS = {
-    "sft": ["steps=1", "epochs=null", "examples=4", "batch=2"],
-    "rl": ["steps=1", "questions=1", "group=2"],
+    "sft": ["steps=1", "epochs=null", "max_examples=4", "batch_size=2"],
+    "rl": ["steps=1", "questions_per_step=1", "group_size=2"],
 }
 
 
@@ -48,7 +48,8 @@ def shrink(kind: str, *stages: str) -> list[str]:
     return [f"stages.{stage}.{key}" for stage in stages for key in STEPS[kind]]
 
 
-CODE = ["scratch.layers=2", "scratch.width=32", "scratch.heads=2", "budget.turn_tokens=12"]
+CODE = ["tiny_model.layers=2", "tiny_model.width=32", "tiny_model.heads=2"]
+CODE += ["budget.max_turn_tokens=12"]
 CODE += [f"evaluation.splits.{n}=2" for n in ("heldout", "mixed", "known", "traps", "four_steps")]
 CODE += [*("world.notes=40", "world.heldout_notes=40"), *shrink("sft", "base", "sft")]
 SHORTER = {  # what a command begins with -> what is added to it
@@ -58,7 +59,7 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("rl", "rl1", "rl2"),
     ],
     "fieldcraft run distil-mini": [
-        *(*TINY, "evaluation.during.questions=2"),
+        *(*TINY, "evaluation.periodic.questions=2"),
         *shrink("sft", "base", "sft1", "sft"),
         *shrink("rl", "rl", "distil", "distil-full"),
     ],
@@ -73,7 +74,7 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("rl", "rl1-own", "rl1-mid", "rl1-long", "rl1-real"),
     ],
     "fieldcraft run fold-mini": [
-        *("scratch.layers=2", "scratch.width=32", "scratch.heads=2", "evaluation.splits.short=2"),
+        *(*CODE[:3], "evaluation.splits.short=2"),
         *("evaluation.splits.heldout=2", *shrink("sft", "sft"), *shrink("rl", "rl")),
     ],
     "fieldcraft run code-mini": [*CODE, *shrink("rl", "rl")],
@@ -85,57 +86,61 @@ SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run unseen-code-mini": [*CODE[:5], CODE[6], *CODE[9:]],
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
     "fieldcraft run generalise-mini": [
-        *("scratch.layers=2", "scratch.width=32", "scratch.heads=2", "budget.turn_tokens=12"),
+        *CODE[:4],
         *("world.search.people=40", "world.search.variants=2", "evaluation.splits.code=2"),
         *("world.code.notes=40", "world.code.heldout_notes=40", "evaluation.splits.search=2"),
         *shrink("sft", "base", "code", "search", "code-names", "search-names"),
     ],
-    "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
-    "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
-    "fieldcraft run my-agent.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
+    "fieldcraft run my-names.yaml": ["budget.max_turn_tokens=12", *shrink("rl", "rl")],
+    "fieldcraft run my-team.yaml": ["budget.max_turn_tokens=12"],
+    "fieldcraft run my-agent.yaml": ["budget.max_turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-game.yaml": ["evaluation.splits.heldout=1", *shrink("rl", "rl")],
     "fieldcraft run my-site.yaml": [*TINY[:-2], *shrink("sft", "base", "sft")],
     "fieldcraft run my-selection.yaml": [
         *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl")),
-        *("select.questions=4", "select.samples=2", "select.rollouts=2"),
+        *("select.questions=4", "select.closed_book_samples=2", "select.solver_rollouts=2"),
     ],
     "fieldcraft run afm-mini": [
-        *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl"), "stages.sft.examples=40"),
-        *("stages.rl.keep_groups=all", "select.questions=8", "select.samples=2", "select.most=1"),
+        *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl"), "stages.sft.max_examples=40"),
+        *("stages.rl.group_filter=none", "select.questions=8", "select.closed_book_samples=2"),
+        "select.max_closed_book_accuracy=1",
     ],
     "fieldcraft run afm-select-web": [
-        *("budget.turn_tokens=12", "budget.total_tokens=2048", "dialect=afm-mhqa"),
-        *("select.samples=2", "select.rollouts=1"),
+        *("budget.max_turn_tokens=12", "budget.max_context_tokens=2048", "dialect=afm-mhqa"),
+        *("select.closed_book_samples=2", "select.solver_rollouts=1"),
     ],
     "fieldcraft run my-cities.yaml": [
-        *("budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.workflows=[]"),
+        *("budget.max_turn_tokens=12", "budget.max_context_tokens=2048", "evaluation.workflows=[]"),
         *shrink("rl", "rl"),
     ],
     "fieldcraft run afm-code-mini": [
-        *(*CODE[:5], *CODE[9:], *shrink("rl", "rl"), "stages.sft.examples=40"),
-        *("stages.rl.keep_groups=all", "select.questions=4", "select.rollouts=2"),
+        *(*CODE[:5], *CODE[9:], *shrink("rl", "rl"), "stages.sft.max_examples=40"),
+        *("stages.rl.group_filter=none", "select.questions=4", "select.solver_rollouts=2"),
     ],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [
-        *("evaluation.splits.heldout=1", "budget.turn_tokens=12"),
+        *("evaluation.splits.heldout=1", "budget.max_turn_tokens=12"),
         *shrink("sft", "sft"),
         *shrink("rl", "rl"),
     ],
 }
-REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.splits.heldout=1"]
+REAL = ["budget.max_turn_tokens=12", "budget.max_context_tokens=2048"]
+REAL += ["evaluation.splits.heldout=1"]
 REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
-SHORTER["fieldcraft check smollm2 "] = ["budget.total_tokens=2048"]
+SHORTER["fieldcraft check smollm2 "] = ["budget.max_context_tokens=2048"]
 for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
     SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [
-    *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
+    *("budget.max_turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
 ]
 SMALLER = {
-    "steps=200, questions=32, group=8": "steps=1, questions=1, group=2",
-    'fc.load("my-model", ': 'fc.load("my-model", budget={"turn_tokens": 12}, ',
+    "steps=200, questions_per_step=32, group_size=8": (
+        "steps=1, questions_per_step=1, group_size=2"
+    ),
+    'fc.load("my-model", ': 'fc.load("my-model", budget={"max_turn_tokens": 12}, ',
 }
 SLOW = {  # whole recipes, each in small, take a while
     *("afm.md", "algorithms.md", "autocoa.md", "extending.md", "first-hour.md", "many-gpus.md"),
@@ -156,7 +161,7 @@ def blocks(document: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", document.read_text("utf-8"), re.DOTALL | re.M)
 
 
-BASE = {"recipe": "part", "model": "my-model", "tasks": "questions.jsonl", "corpus": "corpus.jsonl"}
+BASE = {"name": "part", "model": "my-model", "tasks": "questions.jsonl", "corpus": "corpus.jsonl"}
 STAGE = {"type": "rl", "steps": 1, "optim": {"lr": 1e-6}}
 
 
@@ -260,9 +265,9 @@ class Terminal:
         arguments = shlex.split(line.replace("8000", str(self.port)))[1:]
         for begin, added in SHORTER.items():
             arguments += added if line.startswith(begin) else []
-        if arguments[0] == "view":
+        if arguments[0] == "studio":
             arguments += ["--port", str(self.port)]
-        if arguments[0] in ("serve", "view") or "--serve" in arguments:
+        if arguments[0] in ("serve", "studio") or "--serve" in arguments:
             self.serve(arguments)
             return
         with pytest.raises(SystemExit) as end:

@@ -23,7 +23,7 @@ from fieldcraft.runs import context
 
 CITIES = ("Turin", "Rome", "Oslo", "Bern", "Lima", "Nice")
 TASKS = [fc.Task(city, f"How many people live in {city}?", ("7",)) for city in CITIES]
-BUDGET = {"max_calls": 2, "turn_tokens": 8, "total_tokens": 800}
+BUDGET = {"max_calls": 2, "max_turn_tokens": 8, "max_context_tokens": 800}
 SMALL: dict[str, Any] = {
     "seed": 1,
     "device": "cpu",
@@ -54,7 +54,12 @@ class Placed(fc.StatelessReward):
 
 
 def settings(steps: int = 2, **keys: Any) -> fc.Rl:
-    given = {"questions": 2, "group": 2, "checkpoint_every": 1, "optim": fc.Optim(lr=1e-3)}
+    given = {
+        "questions_per_step": 2,
+        "group_size": 2,
+        "checkpoint_every": 1,
+        "optim": fc.Optim(lr=1e-3),
+    }
     return fc.Rl(**{"steps": steps, "rewards": {Placed: 1.0}, **given, **keys})
 
 
@@ -91,7 +96,8 @@ PROGRAM = """\
 import fieldcraft as fc
 from own_tools import Placed, population
 agent = fc.load({model!r}, dialect="hermes", tools=[population], budget={budget})
-rl = fc.Rl(steps=2, questions=2, group=2, rewards={{Placed: 1.0}}, optim=fc.Optim(lr=1e-3))
+size = {{"questions_per_step": 2, "group_size": 2}}
+rl = fc.Rl(steps=2, **size, rewards={{Placed: 1.0}}, optim=fc.Optim(lr=1e-3))
 tasks = [fc.Task(c, f"How many people live in {{c}}?", ("7",)) for c in {cities}]
 trained = agent.train(tasks, {{"rl": rl}}, out="runs/population", **{small})
 print(trained.ask("How many people live in Turin?").status)

@@ -60,6 +60,29 @@ def test_renamed_keys_are_equal(golden: ModuleType, tmp_path: Path) -> None:
     assert golden.differences(new, old, {}) != []
 
 
+def test_the_names_of_metrics_are_none_of_a_recipe(golden: ModuleType, tmp_path: Path) -> None:
+    keys = json.loads((ROOT / "src/fieldcraft/records/renamed_metrics.json").read_text())
+    evals = [{"rl": {"read_mean": 1.0}}, {"rl": {"prompt_tokens_mean": 1.0}}]
+    recipe = {"config": {"ratio": "token"}}
+    old, new = (
+        write(tmp_path / str(number), {"evals": found} | recipe, "report.json")
+        for number, found in enumerate(evals)
+    )
+    assert golden.differences(new, old, keys) == []
+    assert golden.differences(new, old, {}) == ["one/report.json differs"]
+
+
+def test_an_earlier_commit_gets_former_keys(golden: ModuleType) -> None:
+    assert golden.knows_current_keys()
+    overrides = {
+        "stages.rl.group_filter=none": "stages.rl.keep_groups=all",
+        "stages.rl.group_size=4": "stages.rl.group=4",
+        "tiny_model.layers=2": "scratch.layers=2",
+        "lora={rank: 4}": "lora={rank: 4}",
+    }
+    assert [golden.with_former_keys(current) for current in overrides] == [*overrides.values()]
+
+
 def test_every_run_is_a_recipe() -> None:
     module = load_script("scripts/golden.py")
     assert len(module.RUNS) == 7

@@ -56,9 +56,6 @@ RETIRED_CONSTANTS = re.compile(r"_*MOST_")
 
 # Keys of recipes and of files, which are not renamed with the code.
 KEYS = {
-    ("config/distil.py", "shown"),
-    ("config/sections.py", "at"),
-    ("config/teacher.py", "seats"),
     ("data/selection.py", "of"),
     ("runs/tracker_subscriber.py", "told"),
     ("view/branch_command.py", "at"),

@@ -67,7 +67,7 @@ def test_every_key_has_one_description(
     ("key", "type_", "default"),
     [
         ("seed", "integer", "`0`"),
-        ("recipe", "text", "required"),
+        ("name", "text", "required"),
         ("model", "path", "`null`"),
         ("device", "`auto` \\| `cpu` \\| `cuda`", '`"auto"`'),
         ("lora.rank", "integer > 0", "`32`"),
@@ -115,8 +115,10 @@ def test_commands_of_groups_and_both_names_of_a_flag_are_there(reference: Module
     page = reference.cli_page()
     assert "\n## serve agent\n" in page
     assert "\n## serve\n" not in page
-    assert "| `--right / --wrong` | flag | |" in page
+    assert "| `--correct / --incorrect` | flag | |" in page
     assert "`fieldcraft run RECIPE [KEY=VALUE]...`: " in page
+    assert "\n## studio\n" in page
+    assert "\n## view\n" not in page  # its old name, which help does not list
 
 
 def test_every_public_name_is_on_the_page_of_the_api() -> None:

@@ -9,7 +9,7 @@ from fieldcraft.records.events import EventBus, EventHandler, ignore_event, writ
 from fieldcraft.runs.run import run_recipe
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 dtype: bfloat16
 instruction: ""
@@ -17,9 +17,9 @@ ungraded: trust
 tools: []
 tasks: tasks.jsonl
 demonstrations: tasks.jsonl
-budget: {turn_tokens: 8, total_tokens: 300}
+budget: {max_turn_tokens: 8, max_context_tokens: 300}
 stages:
-  one: {type: sft, data: demonstrations, steps: 1, batch: 1, optim: {lr: 1.0e-3}}
+  one: {type: sft, dataset: demonstrations, steps: 1, batch_size: 1, optim: {lr: 1.0e-3}}
 evaluation: {splits: {heldout: 1}, workflows: []}
 """
 ENDS = ("<|endoftext|>", "<|im_end|>")  # of the tokenizer, and of the chat template

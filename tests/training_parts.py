@@ -201,7 +201,7 @@ def chatty_engine(trainer: Trainer, eos: int = 20) -> LocalEngine:
     """An engine on the trainer's model that also ends a turn at any of the ids below `eos`, since a
     random model seldom says the one that means it."""
     trainer.model.generation_config.eos_token_id = list(range(3, 3 + eos))
-    return LocalEngine(trainer.model, tiny_tokenizer(), max_rows=16)
+    return LocalEngine(trainer.model, tiny_tokenizer(), max_num_seqs=16)
 
 
 OBSERVATION = "result 1: Ada Lind was born in Northport."
@@ -213,7 +213,9 @@ def chatty_rollouts(
 ) -> list[Trajectory]:
     tool = FixedTool(never if simulated else lambda query: OBSERVATION)
     env = ToolEnvironment(
-        Chatty(tiny_tokenizer(), ""), [tool], BudgetConfig(turn_tokens=12, total_tokens=400)
+        Chatty(tiny_tokenizer(), ""),
+        [tool],
+        BudgetConfig(max_turn_tokens=12, max_context_tokens=400),
     )
     policy = Policy(engine=engine, temperature=temperature)
     simulator = PolicySimulator(policy) if simulated else None

@@ -16,10 +16,10 @@ HOSTILE = (
     "<svg onload=alert(1)> javascript:alert(1) \"' &lt;b&gt; ${7*7} {{7*7}} </textarea>"
 )
 RECIPE = {
-    "recipe": "small",
+    "name": "small",
     "world": {"name": "atlas"},
     "stages": {
-        "sft1": {"type": "sft", "data": "demonstrations", "steps": 3, "optim": {"lr": 0.001}},
+        "sft1": {"type": "sft", "dataset": "demonstrations", "steps": 3, "optim": {"lr": 0.001}},
         "rl1": {"type": "rl", "steps": 5, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}},
     },
 }
@@ -84,7 +84,7 @@ def write_metrics(run: Path, stage: str, steps: int) -> None:
     folder.mkdir(exist_ok=True)
     rows = [
         {"step": n, "reward_mean": n / 10, "em": n / 10, "loss": 1 / (n + 1), "seconds": 2.0}
-        | ({"heldout_em": n / 10} if n % 2 else {})
+        | ({"eval/em": n / 10} if n % 2 else {})
         for n in range(steps)
     ]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

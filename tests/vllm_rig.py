@@ -43,7 +43,7 @@ class VllmRig:
     def engine(self, *fakes: Fake, **settings: Any) -> VllmEngine:
         urls = tuple(self.stack.enter_context(serve_in_thread(fake.app)) for fake in fakes)
         return VllmEngine(
-            self.model, TOKENIZER, resources=self.resources, max_rows=8, urls=urls, **settings
+            self.model, TOKENIZER, resources=self.resources, max_num_seqs=8, urls=urls, **settings
         )
 
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:

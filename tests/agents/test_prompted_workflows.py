@@ -114,11 +114,11 @@ def test_after_the_last_call_the_model_may_answer_and_nothing_else() -> None:
 def test_a_turn_that_is_cut_off_has_an_action_or_nothing() -> None:
     """The answer of a cut turn may not be whole; an action with its arguments is."""
     spent = len(TOKENIZER.encode(ANSWER, add_special_tokens=False))
-    cut = run_workflow(prompted_react, ANSWER, turn_tokens=spent - 1)
+    cut = run_workflow(prompted_react, ANSWER, max_turn_tokens=spent - 1)
     assert (cut.status, cut.answer) == (Status.TRUNCATED, None)
     spent = len(TOKENIZER.encode(SEARCH, add_special_tokens=False))
     acted = run_workflow(
-        prompted_react, SEARCH + " and so on, and so on", "\nAnswer: x", turn_tokens=spent
+        prompted_react, SEARCH + " and so on, and so on", "\nAnswer: x", max_turn_tokens=spent
     )
     assert (acted.status, acted.answer) == (Status.ANSWERED, "x")
     assert texts(acted, Author.TOOL)[0].startswith(f"{END}\n<|im_start|>user\nObservation: about")
@@ -126,7 +126,7 @@ def test_a_turn_that_is_cut_off_has_an_action_or_nothing() -> None:
 
 def test_a_full_context_ends_it() -> None:
     prompt = len(run_workflow(prompted_react, ANSWER).segments[0].ids)
-    found = run_workflow(prompted_react, ANSWER, total_tokens=prompt)
+    found = run_workflow(prompted_react, ANSWER, max_context_tokens=prompt)
     assert (found.status, found.answer) == (Status.TRUNCATED, None)
     assert texts(found, Author.POLICY) == []
 
@@ -202,7 +202,7 @@ def test_of_answers_that_the_model_finds_wrong_the_last_is_the_answer() -> None:
 
 def test_without_room_to_reflect_it_ends() -> None:
     prompt = len(run_workflow(prompted_react, ANSWER).segments[0].ids)
-    found = run_workflow(prompted_reflexion, SEARCH, total_tokens=prompt + 20)
+    found = run_workflow(prompted_reflexion, SEARCH, max_context_tokens=prompt + 20)
     assert (found.status, found.answer, found.folds) == (Status.TRUNCATED, None, [])
 
 

@@ -48,4 +48,4 @@ def test_an_answer_inside_the_passage_is_not_read() -> None:
 
 
 def test_a_passage_that_fills_the_budget_truncates() -> None:
-    assert run_workflow("never written", total_tokens=20).status is Status.TRUNCATED
+    assert run_workflow("never written", max_context_tokens=20).status is Status.TRUNCATED

@@ -93,10 +93,10 @@ def test_what_the_search_returns_is_no_answer() -> None:
 
 
 def test_budgets_of_tokens() -> None:
-    found, _ = run_workflow("one two three four five six seven", turn_tokens=4)
+    found, _ = run_workflow("one two three four five six seven", max_turn_tokens=4)
     assert (found.status, len(found.segments[-1].ids)) == (Status.TRUNCATED, 4)
     prompt = len(DIALECT.encode_prompt(TASK.question, [search.schema]))
-    found, engine = run_workflow(FINAL, total_tokens=prompt + 3)
+    found, engine = run_workflow(FINAL, max_context_tokens=prompt + 3)
     assert (found.status, len(found.calls), engine.prompts) == (Status.TRUNCATED, 1, [])
 
 

@@ -66,7 +66,7 @@ def test_three_wrong_trials_end_with_the_last_answer() -> None:
 
 def test_every_trial_has_a_whole_budget_and_a_truncated_one_is_not_the_end() -> None:
     found = run_workflow(
-        "word " * 300, "Too long.\n", *answer("Kalo"), max_calls=1, turn_tokens=100
+        "word " * 300, "Too long.\n", *answer("Kalo"), max_calls=1, max_turn_tokens=100
     )
     assert (found.status, found.answer) == (Status.ANSWERED, "Kalo")
 

@@ -119,10 +119,10 @@ def test_what_the_surrogate_reports() -> None:
         {
             "loss": -(1.2 + 1.0) / 2,
             "entropy": math.log(4),
-            "ratio": 2.5 / 2,
+            "ratio_mean": 2.5 / 2,
             "clip_fraction": 1 / 2,
             "log_ratio_abs": math.log(1.5) / 2,
-            "sampler_gap": math.log(1.5) / 2,
+            "sampler_logp_diff": math.log(1.5) / 2,
         }
     )
 
@@ -237,7 +237,7 @@ def test_k3_of_a_token_is_at_most_10(delta: float, kl: float, slope: float) -> N
 def test_a_log_ratio_is_clamped_at_20() -> None:
     batch = tokens([-1.0, -60.0], old_logp_T=[-60.0, -1.0], ref_logp_T=[-200.0, -1.0])
     loss, metrics = PolicyGradientLoss(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
-    assert metrics["ratio"].item() == pytest.approx(math.exp(20), rel=1e-5)
+    assert metrics["ratio_mean"].item() == pytest.approx(math.exp(20), rel=1e-5)
     assert metrics["kl_ref"].item() == pytest.approx(10 + 10)  # 19 and 5e8, see below
     assert math.isfinite(loss.item())
 
@@ -283,7 +283,7 @@ def test_what_the_sampler_meant_otherwise_is_rejected(
     loss.backward()
     assert batch.logp_T.grad is not None
     assert batch.logp_T.grad.tolist() == pytest.approx([-k / 3 for k in kept])
-    assert metrics["rejected"].item() == pytest.approx((3 - sum(kept)) / 3)
+    assert metrics["sampler_rejected_rate"].item() == pytest.approx((3 - sum(kept)) / 3)
 
 
 # -- against the death of likelihood ------------------------------------------------------------

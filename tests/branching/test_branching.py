@@ -99,7 +99,7 @@ def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
 
 
 def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
-    env = environment(turn_tokens=12, at_limit="answer")
+    env = environment(max_turn_tokens=12, at_limit="answer")
     whole = recorded(env)
     assert [s.author.value for s in whole.segments] == ["prompt", "policy", "prompt", "policy"]
     [step] = split_into_steps(whole, env.dialect)
@@ -229,7 +229,7 @@ def test_folded_rollouts_have_steps_too() -> None:
                 return await ScriptedEngine.generate(self, ids, sampling, session)
             return await super().generate(ids, sampling, session)
 
-    env = environment(fold={"at": 1, "most": 2, "request": "Sum up.\n"})
+    env = environment(fold={"trigger_tokens": 1, "max_folds": 2, "prompt": "Sum up.\n"})
     whole = asyncio.run(run_rollout(TASK, Policy(engine=Folding(), seed=3), env, "key"))
     steps = split_into_steps(whole, env.dialect)
     assert len(whole.folds) == 2
@@ -291,7 +291,7 @@ def test_samples_that_met_an_outage_are_left_out(tmp_path: Path) -> None:
         return "Ada was born in Northport."
 
     whole = recorded(environment())
-    env = environment(FixedTool(search), concurrent_calls=1)
+    env = environment(FixedTool(search), max_concurrent_calls=1)
     asked += ["", ""]
     with open_sample_store(tmp_path / "b", {}, whole) as kept:
         done = branch(env, whole, 1, samples=4, store=kept)

@@ -16,7 +16,7 @@ def run(done: Path, tmp_path: Path) -> Path:
 
 
 def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--trajectory", 0, "--samples", 3)
+    asked = ("branch", run, "--index", 0, "--samples", 3)
     assert status(*asked) == 0
     output = capsys.readouterr().out
     folder = run / "branches" / "rl2-0"
@@ -32,12 +32,12 @@ def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     assert status("show", folder / "after-0.jsonl") == 0
     assert "question" in capsys.readouterr().out
-    assert status("show", folder / "after-0.jsonl", "--number", 2) == 0
+    assert status("show", folder / "after-0.jsonl", "--index", 2) == 0
     assert "gold" in capsys.readouterr().out
 
 
 def test_a_thought_and_another_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--trajectory", 0, "--step", 1, "--samples", 2)
+    asked = ("branch", run, "--index", 0, "--step", 1, "--samples", 2)
     edit = ("--thought", "I know it.", "--model", run / "base")
     assert status(*asked, *edit) == 0
     output = capsys.readouterr().out
@@ -50,7 +50,7 @@ def test_a_thought_and_another_model(run: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_rollout_of_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("branch", run, "--training", "--trajectory", 1, "--step", 0, "--samples", 2)
+    asked = ("branch", run, "--from-training", "--index", 1, "--step", 0, "--samples", 2)
     assert status(*asked) == 0
     assert (run / "branches" / "rl2-training-1" / "after-0.jsonl").exists()
 
@@ -58,16 +58,16 @@ def test_a_rollout_of_training(run: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--trajectory", "99"], "there is no trajectory 99: give --trajectory one of 0 to "),
-        (["--trajectory", "0", "--step", "50"], "there is no step 50 to branch from: give --step"),
-        (["--trajectory", "0", "--thought", "x"], "edit a step: give its number with --step."),
-        (["--trajectory", "0", "--step", "1", "--thought", ""], "the thought is empty"),
-        (["--trajectory", "0", "--stage", "x"], "has no evaluation of 'x': it has "),
-        (["--trajectory", "0", "--stage", "workflow"], "'workflow' is not a model that acts on"),
-        (["--trajectory", "0", "--model", "/none"], "/none holds no model"),
-        (["--trajectory", "0", "--temperature", "0"], "greedy samples are all the same"),
-        (["--trajectory", "0", "--thought", "a", "--observation", "b"], "one edit at a time"),
-        (["--trajectory", "0", "--training", "--stage", "base"], "has no training rollouts of"),
+        (["--index", "99"], "there is no trajectory 99: give --index one of 0 to "),
+        (["--index", "0", "--step", "50"], "there is no step 50 to branch from: give --step"),
+        (["--index", "0", "--thought", "x"], "edit a step: give its number with --step."),
+        (["--index", "0", "--step", "1", "--thought", ""], "the thought is empty"),
+        (["--index", "0", "--stage", "x"], "has no evaluation of 'x': it has "),
+        (["--index", "0", "--stage", "workflow"], "'workflow' is not a model that acts on"),
+        (["--index", "0", "--model", "/none"], "/none holds no model"),
+        (["--index", "0", "--temperature", "0"], "greedy samples are all the same"),
+        (["--index", "0", "--thought", "a", "--observation", "b"], "one edit at a time"),
+        (["--index", "0", "--from-training", "--stage", "base"], "has no training rollouts of"),
     ],
 )
 def test_mistakes(

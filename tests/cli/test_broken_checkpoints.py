@@ -112,7 +112,7 @@ def test_a_broken_checkpoint_is_refused(
     model = files["model"] = Path(shutil.copytree(files["model"], tmp_path / "model"))
     damage(model)
     questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
-    recipe = ["hotpotqa", *given(files), "stages.sft.batch=1"]
+    recipe = ["hotpotqa", *given(files), "stages.sft.batch_size=1"]
     arguments = {
         "run": [*recipe, "--out", tmp_path / "out"],
         "check": recipe,

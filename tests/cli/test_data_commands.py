@@ -22,9 +22,9 @@ def test_world_atlas_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixt
         "world.heldout=0.5",
         "world.taught=0.4",
         "evaluation.splits={heldout: 5, known: 2}",
-        "scratch.layers=2",
+        "tiny_model.layers=2",
     ]
-    assert status("world", "atlas", *settings, "--model", "--out", out) == 0
+    assert status("world", "atlas", *settings, "--with-model", "--out", out) == 0
     names = ["corpus.jsonl", "evaluation.jsonl", "model", "train.jsonl"]
     assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]
     corpus = (out / "corpus.jsonl").read_text().splitlines()
@@ -47,12 +47,12 @@ def test_index_by_vectors(
 ) -> None:
     pytest.importorskip("sentence_transformers", reason="needs the extra dense")
     encoder = write_bert(tmp_path / "encoder", seed=0)
-    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--approximate"], "dense")):
+    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--hnsw"], "dense")):
         out = tmp_path / ranking
         assert status("index", files["corpus"], "--out", out, "--encoder", encoder, *options) == 0
         assert json.loads((out / "manifest.json").read_text())["ranking"] == ranking
     capsys.readouterr()
-    assert status("index", files["corpus"], "--out", tmp_path / "no", "--approximate") == 2
+    assert status("index", files["corpus"], "--out", tmp_path / "no", "--hnsw") == 2
     assert sentence(capsys).startswith("Search by vectors needs an encoder")
 
 

@@ -74,9 +74,9 @@ def test_options_win_over_what_was_exported(exported: Path) -> None:
 def recipe_on(model: Path, tmp_path: Path, **keys: Any) -> dict[str, Any]:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "Who?", "answer": "Ada"}\n' * 2)
-    stage = {"type": "sft", "data": "demonstrations", "steps": 1, "optim": {"lr": 0.1}}
+    stage = {"type": "sft", "dataset": "demonstrations", "steps": 1, "optim": {"lr": 0.1}}
     mine = {
-        "recipe": "mine",
+        "name": "mine",
         "model": str(model),
         "tasks": str(questions),
         "corpus": str(questions),
@@ -86,10 +86,10 @@ def recipe_on(model: Path, tmp_path: Path, **keys: Any) -> dict[str, Any]:
 
 def test_a_recipe_takes_from_its_model_what_it_does_not_say(exported: Path, tmp_path: Path) -> None:
     recipe = parse_recipe(recipe_on(exported, tmp_path, budget={"max_calls": 9}))
-    assert (recipe.dialect, recipe.instruction, recipe.search.topk) == ("autocoa", "", 1)
-    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (9, 200)
-    own = parse_recipe(recipe_on(exported, tmp_path, instruction="Think.", search={"topk": 5}))
-    assert (own.instruction, own.search.topk) == ("Think.", 5)
+    assert (recipe.dialect, recipe.instruction, recipe.search.top_k) == ("autocoa", "", 1)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (9, 200)
+    own = parse_recipe(recipe_on(exported, tmp_path, instruction="Think.", search={"top_k": 5}))
+    assert (own.instruction, own.search.top_k) == ("Think.", 5)
 
 
 def test_a_prompt_is_not_taken_into_another_dialect(exported: Path, tmp_path: Path) -> None:

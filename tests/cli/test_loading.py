@@ -57,8 +57,8 @@ def test_mistakes_are_answered_before_anything_heavy_is_loaded(done: Path) -> No
         ["eval", "--model", done, "--tasks", "/none.jsonl"],
         ["eval", "--model", "/none", "--tasks", questions],
         ["show", "/none"],
-        ["show", done, "--number", "9999"],
-        ["show", done, "--number", "9999", "--mask"],
+        ["show", done, "--index", "9999"],
+        ["show", done, "--index", "9999", "--mask"],
         ["index", "/none.jsonl", "--out", "/none"],
         ["world", "atlas", "world.poeple=3", "--out", "/none"],
     ]
@@ -73,7 +73,7 @@ def test_light_commands_load_no_torch(done: Path, tmp_path: Path) -> None:
         ["--version"],
         ["recipes"],
         ["show", done],
-        ["show", done, "--number", 0],
+        ["show", done, "--index", 0],
         ["run", "smoke", *TINY, "--out", done],
         ["world", "atlas", *SMALL, "--out", tmp_path / "world"],
         ["index", tmp_path / "world" / "corpus.jsonl", "--out", tmp_path / "index"],
@@ -90,7 +90,7 @@ def test_what_takes_seconds_is_said_before_it_begins(done: Path, tmp_path: Path)
         ["eval", "--model", done, "--tasks", questions],
         ["export", done, "--out", tmp_path / "export"],
         ["show", done, "--mask"],
-        ["world", "atlas", *SMALL, "--model", "--out", tmp_path / "world"],
+        ["world", "atlas", *SMALL, "--with-model", "--out", tmp_path / "world"],
     ]
     assert ended(*heavy) == [[99, "Loading torch and transformers ...\n"]] * len(heavy)
     assert not [*tmp_path.iterdir()]

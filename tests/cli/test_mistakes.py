@@ -19,7 +19,7 @@ from fieldcraft.types import UserError
         (["run", "autocoa-mimi"], "did you mean 'autocoa-mini'?"),
         (["run", "smoke", "sede=1"], "unknown key 'sede'; did you mean 'seed'?"),
         (["run", "smoke", "world.poeple=9"], "did you mean 'world.people'?"),
-        (["run", "smoke", "stages.rl2.grup=9"], "did you mean 'stages.rl2.group'?"),
+        (["run", "smoke", "stages.rl2.grup=9"], "did you mean 'stages.rl2.group_size'?"),
         (["run", "smoke", "seed"], "'seed' is not an override: write key=value, as in seed=7."),
         (["run", "smoke", "seed=[1"], "the value of 'seed=[1' is not valid YAML ("),
         (["run", "smoke", "world.people=20"], "the world has no country in the region"),
@@ -101,11 +101,11 @@ def test_mistakes_in_files(
 def test_a_run_with_settings_that_cannot_work_does_not_begin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = ["stages.rl2.group=1", "stages.sft2.data=pears"]
+    wrong = ["stages.rl2.group_size=1", "stages.sft2.dataset=pears"]
     assert status("run", "smoke", *TINY, *wrong, "--out", tmp_path / "run") == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("fieldcraft: the world has no data set 'pears'")
-    assert second.startswith("fieldcraft: stage 'rl2' has group=1")
+    assert second.startswith("fieldcraft: stage 'rl2' has group_size=1")
     assert not (tmp_path / "run").exists()
 
 
@@ -127,10 +127,10 @@ def test_no_run_is_refused_over_an_estimate(
 def test_moments_outside_of_a_gpu_are_refused_before_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wish = ["device=cpu", "stages.rl2.optim.moments=host"]
+    wish = ["device=cpu", "stages.rl2.optim.optimizer_state=cpu"]
     assert status("run", "smoke", *TINY, *wish, "--out", tmp_path / "run") == 2
     assert (
-        "moments: host offloads the optimizer state from a GPU, and no GPU is in use"
+        "optimizer_state: cpu offloads the optimizer state from a GPU, and no GPU is in use"
         in sentence(capsys)
     )
 
@@ -171,7 +171,11 @@ def test_a_search_server_that_does_not_answer(
 ) -> None:
     url = "http://127.0.0.1:9"  # the port "discard", on which nothing listens
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
-        small = ["evaluation.splits.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
+        small = [
+            "evaluation.splits.heldout=1",
+            "evaluation.workflows=[]",
+            "budget.max_turn_tokens=8",
+        ]
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
     assert not (tmp_path / "run").exists()

@@ -152,7 +152,7 @@ def test_the_program_sends_the_ids_of_training(
         *tokenizer.encode(EXAMPLE_QUESTION),
         *tokenizer.encode("\n"),
     ]  # it can go wrong
-    recipe = Recipe(recipe="mine", dialect=dialect, stages={}, tools=())
+    recipe = Recipe(name="mine", dialect=dialect, stages={}, tools=())
     write_agent_settings(tmp_path / "tiny", recipe, None, trained_with_tools=True)
     assert status("export", tmp_path / "tiny", "--out", tmp_path / "out", "--dtype", "float32") == 0
     monkeypatch.chdir(tmp_path)

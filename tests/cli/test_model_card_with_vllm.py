@@ -34,7 +34,7 @@ def test_both_programs_write_the_same_turn(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model_of(tied=False).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)  # type: ignore[attr-defined]
-    acts = Recipe(recipe="r", stages={}, dialect="hermes", budget=BudgetConfig(turn_tokens=30))
+    acts = Recipe(name="r", stages={}, dialect="hermes", budget=BudgetConfig(max_turn_tokens=30))
     write_agent_settings(model, acts, None, trained_with_tools=True)
     assert status("export", model, "--out", tmp_path / "exported", "--dtype", "float32") == 0
     card = (tmp_path / "exported" / "README.md").read_text("utf-8")

@@ -34,22 +34,22 @@ def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
         return re.findall(r"right|wrong", capsys.readouterr().out)
 
     assert marks() == ["right", "wrong", "wrong"]
-    assert marks("--wrong") == ["wrong", "wrong"]
+    assert marks("--incorrect") == ["wrong", "wrong"]
     assert marks("--limit", 2) == ["right", "wrong"]
 
 
 def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trajectories = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))
-    for options, index in ([["--number", 0], 0], [["--wrong", "--number", 2], 2]):
+    for options, index in ([["--index", 0], 0], [["--incorrect", "--index", 2], 2]):
         assert status("show", graded, *options) == 0
         output = " ".join(capsys.readouterr().out.split())
         assert trajectories[index].task.question in output
         assert f"gold {trajectories[index].task.answers[0]}" in output
-    assert status("show", graded, "--number", 3) == 2
-    assert sentence(capsys) == "there is no trajectory 3: give --number one of 0 to 2."
-    assert status("show", graded, "--wrong", "--number", 0) == 2
+    assert status("show", graded, "--index", 3) == 2
+    assert sentence(capsys) == "there is no trajectory 3: give --index one of 0 to 2."
+    assert status("show", graded, "--incorrect", "--index", 0) == 2
     assert sentence(capsys) == (
-        "trajectory 0 is not among those that the filters leave: leave them out, or give --number"
+        "trajectory 0 is not among those that the filters leave: leave them out, or give --index"
         " another one, such as 1."
     )
 
@@ -59,7 +59,7 @@ def test_an_evaluation_is_read_only_as_far_as_needed(
 ) -> None:
     file = graded / "evaluations" / "sft2.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]) + "broken\n")
-    for options in (["--number", 1], ["--wrong", "--number", 1], ["--mask"], ["--limit", 2]):
+    for options in (["--index", 1], ["--incorrect", "--index", 1], ["--mask"], ["--limit", 2]):
         assert status("show", graded, *options) == 0
     assert status("show", graded) == 2
     assert f"{file}, line 3 has unexpected contents" in sentence(capsys)
@@ -79,11 +79,16 @@ def test_the_numbers_of_a_list_are_those_that_number_takes(
         ]
 
     assert numbers() == [0, 1, 2]
-    for filters in (["--wrong"], ["--wrong", "--limit", 1], ["--right"], ["--split", "heldout"]):
+    for filters in (
+        ["--incorrect"],
+        ["--incorrect", "--limit", 1],
+        ["--correct"],
+        ["--split", "heldout"],
+    ):
         for number in numbers(*filters):
-            assert status("show", graded, *filters, "--number", number) == 0
+            assert status("show", graded, *filters, "--index", number) == 0
             assert questions[number] in " ".join(capsys.readouterr().out.split())
-    assert numbers("--wrong") == [1, 2]
+    assert numbers("--incorrect") == [1, 2]
 
 
 def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,10 +111,10 @@ def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown("--unknown") == ["1"]
     assert shown("--calls", 0) == ["0"]
     assert shown("--status", "no_answer") == ["1"]
-    assert shown("--right", "--calls", 1) == []
+    assert shown("--correct", "--calls", 1) == []
     assert status("show", graded, "--split", "c") == 2
     assert sentence(capsys) == "no question is of the split 'c': give one of a, b."
-    assert status("show", graded, "--right", "--calls", 1, "--mask") == 2
+    assert status("show", graded, "--correct", "--calls", 1, "--mask") == 2
     assert sentence(capsys) == "there is no such trajectory: leave out a filter."
 
 
@@ -130,7 +135,7 @@ def test_show_a_workflow(graded: Path, workflow: str, capsys: pytest.CaptureFixt
 def test_show_what_is_trained(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trajectory = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))[1]
     policy = sum(len(s.ids) for s in trajectory.segments if s.author == "policy")
-    assert status("show", graded, "--mask", "--number", 1) == 0
+    assert status("show", graded, "--mask", "--index", 1) == 0
     assert capsys.readouterr().out.endswith(
         f"{policy} of {len(trajectory.ids)} tokens are trained (policy)\n"
     )

@@ -53,7 +53,7 @@ def test_a_model_that_was_not_trained_here(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
-    recipe = ["hotpotqa", *given(files), "dialect=hermes", "stages.sft.batch=1"]
+    recipe = ["hotpotqa", *given(files), "dialect=hermes", "stages.sft.batch_size=1"]
     agent = ["--model", model, "--dialect", "hermes"]
     arguments: dict[str, list[object]] = {
         "run": [*recipe, "--out", tmp_path / "out"],
@@ -121,7 +121,7 @@ def test_a_tokenizer_with_tokens_that_the_model_does_not_know(
     tokenizer.add_tokens([f"<new {number}>" for number in range(known)])
     tokenizer.save_pretrained(model)
     questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
-    recipe = ["hotpotqa", *given(files), "stages.sft.batch=1"]
+    recipe = ["hotpotqa", *given(files), "stages.sft.batch_size=1"]
     arguments: dict[str, list[object]] = {
         "run": [*recipe, "--out", tmp_path / "out"],
         "check": recipe,
@@ -167,7 +167,7 @@ def test_an_environment_of_others(
     monkeypatch.syspath_prepend(tmp_path)
     stage = {"type": "rl", "steps": 1, "rewards": {"environment": 1.0}, "optim": {"lr": 1e-6}}
     recipe = {
-        "recipe": "played",
+        "name": "played",
         "model": str(model),
         "tasks": str(files["tasks"]),
         "environment": environment,

@@ -61,7 +61,14 @@ def all_tables(report: dict[str, Any], prefix: str) -> Iterator[tuple[FigureTabl
     ]
     yield tables.build_seeds_table(rows), list(evals)
     yield tables.build_training_table(rows), list(evals)
-    rates = {"n": 1200, "holds_n": 3, "holds": 0.5, "contradicts": 0.5, "well_formed": 1, "f1": 0.3}
+    rates = {
+        "n": 1200,
+        "supports_answer_n": 3,
+        "supports_answer": 0.5,
+        "contradicts": 0.5,
+        "well_formed": 1,
+        "f1": 0.3,
+    }
     fidelity = rates | {"unknown": 1, "taught": rates, "untaught": rates}
     found = {"fidelity": fidelity, "em_simulated": 0.5, "em_real": 0.5}
     yield build_fidelity_table(dict.fromkeys(evals, found)), list(evals)
@@ -110,6 +117,13 @@ def test_a_column_without_figures_is_left_out_and_its_legend_too() -> None:
         *("     a  TP", "─" * 10, "one  1", "two      2", ""),
         *("a: one thing. TP: more. About.", ""),
     ]
+
+
+def test_a_head_in_two_lines_is_one_word_in_the_legend() -> None:
+    heads = {"calls/\noptimal": "one", "off-\nloading": "two", "no\ncall": "three"}
+    table = FigureTable([*heads], legend=heads)
+    table.add_row("a", "1", "2", "3")
+    assert "calls/optimal: one. offloading: two. no call: three." in printed(table, 80)
 
 
 def test_without_rows_a_table_has_all_its_columns() -> None:

@@ -100,7 +100,7 @@ class Scene:
             self.model,
             TOKENIZER,
             resources=self.rig.resources,
-            max_rows=8,
+            max_num_seqs=8,
             python=Path("python"),
             source=Trainer(self.model),
             pool_factory=lambda python, exchange, settings, resources: Running(
@@ -122,7 +122,7 @@ class Scene:
             assert {version for version, _ in done.versions} == {self.engine.version}
 
     async def plain(self) -> list[int]:
-        here = LocalEngine(self.model, TOKENIZER, max_rows=8)
+        here = LocalEngine(self.model, TOKENIZER, max_num_seqs=8)
         return (await here.generate(PROMPT, SamplingParams(6, 0.0), "s")).ids
 
 

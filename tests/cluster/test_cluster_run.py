@@ -30,4 +30,4 @@ def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path, more: 
     assert not [line for line in messages if "died" in line]
     for row in rows(tmp_path / "many", "rl"):
         assert row["publish_bytes"] > 0
-        assert row["engines_lost"] == 0
+        assert row["engine_restarts"] == 0

@@ -110,7 +110,7 @@ def test_what_a_dead_engine_was_asked_is_asked_again(when: float) -> None:
 
     _, expected = virtually(steps(EngineGroupRig(*modelled_engines(3)), 2, 6))
     assert virtually(killed()) == expected
-    assert rig.group.engines_lost == 1
+    assert rig.group.engine_restarts == 1
     assert len(rig.messages) == 1
     assert rig.messages[0].startswith("engine 1 crashed")
     assert rig.messages[0].endswith("it is restarted, and its requests are retried")
@@ -197,7 +197,7 @@ def test_engines_that_always_die_end_the_run_with_a_sentence() -> None:
     rig = EngineGroupRig(Mortal(0), Mortal(1))
     with pytest.raises(UserError, match="all engines failed"):
         virtually(run_rollout(rig.group, "a", [1]))
-    assert rig.group.engines_lost == 2 * MAX_CONSECUTIVE_FAILURES
+    assert rig.group.engine_restarts == 2 * MAX_CONSECUTIVE_FAILURES
     assert sum("given up" in line for line in rig.messages) == 2
 
 

@@ -29,7 +29,7 @@ class Scene:
         self.engines = engines
         engines.resources = RunResources(folder, self.messages.append)
         self.model = sharp_model(folder / "model", "qwen3")
-        self.group: EngineGroup = engines.make_group(self.model, TOKENIZER, max_rows=32)
+        self.group: EngineGroup = engines.make_group(self.model, TOKENIZER, max_num_seqs=32)
 
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def run_and_close() -> Any:
@@ -67,7 +67,7 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
 @pytest.mark.long
 def test_they_sample_what_one_engine_here_samples(engines: EnginePool, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
 
     async def work() -> None:
         await scene.group.update_weights(1)
@@ -115,7 +115,7 @@ def test_an_engine_may_be_killed_at_any_moment(
     engines: EnginePool, tmp_path: Path, seed: int
 ) -> None:
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
     moment = random.Random(seed)
 
     async def work() -> None:
@@ -125,7 +125,7 @@ def test_an_engine_may_be_killed_at_any_moment(
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
         found = await asked
-        while not scene.group.engines_lost:  # all turns had ended, or were the other engine's
+        while not scene.group.engine_restarts:  # all turns had ended, or were the other engine's
             found = await turns(scene.group, 12, tokens=200)
         # It comes back, and holds the weights of then.
         change(scene.model)
@@ -138,7 +138,7 @@ def test_an_engine_may_be_killed_at_any_moment(
         alike(found, await turns(here, 12, tokens=200))
 
     scene.run(work)
-    assert scene.group.engines_lost == 1
+    assert scene.group.engine_restarts == 1
     assert "crashed" in scene.messages[0].text
 
 
@@ -149,7 +149,7 @@ def test_an_engine_that_hangs_is_ended(
     """It hangs before it is asked, and the other one may be as slow as it likes."""
     monkeypatch.setattr(engines._monitored_actors[1], "heartbeat_timeout_seconds", 2.0)
     scene = Scene(engines, tmp_path)
-    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+    here = LocalEngine(scene.model, TOKENIZER, max_num_seqs=32)
 
     async def work() -> None:
         await scene.group.update_weights(1)
@@ -175,7 +175,7 @@ def test_a_prompt_that_is_too_long_is_told_as_a_sentence(
     scene = Scene(engines, tmp_path)
 
     async def work() -> None:
-        with pytest.raises(UserError, match="does not fit into max_len"):
+        with pytest.raises(UserError, match="does not fit into max_model_len"):
             await scene.group.generate([5] * 5000, SamplingParams(5), "s")
 
     scene.run(work)

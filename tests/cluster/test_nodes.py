@@ -63,7 +63,7 @@ class RayNodes:
         raise AssertionError((self.folder / "nodes.log").read_text()[-3000:])
 
     def run(self, out: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-        recipe = ["smoke", *TINY, f"cluster.address={self.address}", *overrides]
+        recipe = ["smoke", *TINY, f"cluster.ray_address={self.address}", *overrides]
         command = [sys.executable, "-m", "fieldcraft", "run", *recipe, "--out", str(out)]
         return subprocess.run(
             command, env=self.variables, capture_output=True, text=True, timeout=SECONDS

@@ -24,7 +24,7 @@ def test_trainers_fill_the_first_nodes_and_engines_the_rest() -> None:
 
 
 def test_an_engine_of_two_devices_lies_on_one_node() -> None:
-    places = place_processes(ClusterConfig(trainers=3, engines=2, engine_devices=2), [4, 4])
+    places = place_processes(ClusterConfig(trainers=3, engines=2, tensor_parallel=2), [4, 4])
     assert places[3:] == [
         ProcessPlacement("engine", 0, 1, 0, 2),
         ProcessPlacement("engine", 1, 1, 2, 2),
@@ -33,7 +33,7 @@ def test_an_engine_of_two_devices_lies_on_one_node() -> None:
 
 def test_colocated_engines_lie_on_the_devices_of_trainers() -> None:
     places = place_processes(
-        ClusterConfig(trainers=4, engines=2, engine_devices=2, colocate=True), [2, 2]
+        ClusterConfig(trainers=4, engines=2, tensor_parallel=2, colocate=True), [2, 2]
     )
     assert places[4:] == [
         ProcessPlacement("engine", 0, 0, 0, 2),
@@ -48,7 +48,7 @@ def test_fewer_devices_than_asked_for_are_a_sentence() -> None:
 
 def test_engines_that_fit_in_number_but_not_on_a_node_are_a_sentence() -> None:
     with pytest.raises(UserError, match="on one node, and the nodes have 3, 3"):
-        place_processes(ClusterConfig(trainers=2, engines=2, engine_devices=2), [3, 3])
+        place_processes(ClusterConfig(trainers=2, engines=2, tensor_parallel=2), [3, 3])
 
 
 @given(
@@ -60,7 +60,7 @@ def test_engines_that_fit_in_number_but_not_on_a_node_are_a_sentence() -> None:
 def test_no_device_is_given_twice(
     trainers: int, engines: int, devices: int, nodes: list[int]
 ) -> None:
-    cluster = ClusterConfig(trainers=trainers, engines=engines, engine_devices=devices)
+    cluster = ClusterConfig(trainers=trainers, engines=engines, tensor_parallel=devices)
     try:
         places = place_processes(cluster, nodes)
     except UserError:
@@ -77,8 +77,8 @@ def test_no_device_is_given_twice(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"trainers": 3, "context": 2}, "multiple"),
-        ({"context": 2}, "multiple"),
+        ({"trainers": 3, "context_parallel": 2}, "multiple"),
+        ({"context_parallel": 2}, "multiple"),
         ({"trainers": 2, "colocate": True}, "needs engines"),
         ({"trainers": 1, "engines": 2, "colocate": True}, "as many trainers"),
     ],

@@ -91,13 +91,13 @@ def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
         assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
     model = make_empty_model(scene.folder)
     source = ShardedWeights(scene.ranks, scene.trainer, model.config)
-    group = engines.make_group(model, TOKENIZER, source=source, max_rows=8)
+    group = engines.make_group(model, TOKENIZER, source=source, max_num_seqs=8)
 
     async def work() -> None:
         try:
             await group.update_weights(3)
             found = await group.generate(PROMPT, SamplingParams(20, seed=1), "s")
-            engine = LocalEngine(here.model, TOKENIZER, max_rows=8)
+            engine = LocalEngine(here.model, TOKENIZER, max_num_seqs=8)
             assert found.ids == (await engine.generate(PROMPT, SamplingParams(20, seed=1), "s")).ids
         finally:
             await group.close()
@@ -139,7 +139,9 @@ def test_a_rank_that_hangs_is_ended(
     monkeypatch.setattr("fieldcraft.cluster.ranks.HEALTH_CHECK_SECONDS", 0.5)
     with open_cluster(ClusterConfig(trainers=2), "cpu", tmp_path) as session:
         scene = Scene(RayTrainerGroup(session), ray, tmp_path)
-        impatient = replace(session, settings=ClusterConfig(trainers=2, silence=2.0))
+        impatient = replace(
+            session, settings=ClusterConfig(trainers=2, heartbeat_timeout_seconds=2.0)
+        )
         monkeypatch.setattr(scene.ranks, "_session", impatient)
         scene.trainer.step(units(0), CrossEntropyLoss(), 100.0)
         asked = (

@@ -99,7 +99,9 @@ def test_a_sandbox_worker_may_be_killed(session: ClusterSession, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_server_that_hangs_is_ended(ray: Any, tmp_path: Path) -> None:
-    with open_cluster(ClusterConfig(sandbox_workers=1, silence=2.0), "cpu", tmp_path) as session:
+    with open_cluster(
+        ClusterConfig(sandbox_workers=1, heartbeat_timeout_seconds=2.0), "cpu", tmp_path
+    ) as session:
         messages: list[Any] = []
         services = ServicePool(session, RunResources(tmp_path, messages.append), "sandbox", 1)
 

@@ -52,11 +52,11 @@ def test_devices_that_another_run_has(
 def test_a_port_in_use(ray: Any, tmp_path: Path) -> None:
     with socket.create_server((ray.util.get_node_ip_address(), 0)) as server:
         port = server.getsockname()[1]
-        sentence = refused(ClusterConfig(trainers=1, port=port), tmp_path)
-        with open_cluster(ClusterConfig(engines=1, port=port), "cpu", tmp_path):
+        sentence = refused(ClusterConfig(trainers=1, rendezvous_port=port), tmp_path)
+        with open_cluster(ClusterConfig(engines=1, rendezvous_port=port), "cpu", tmp_path):
             pass  # nobody listens there without trainers
-    assert f"cluster.port={port} is in use on the node" in sentence
-    with open_cluster(ClusterConfig(trainers=1, port=port), "cpu", tmp_path) as found:
+    assert f"cluster.rendezvous_port={port} is in use on the node" in sentence
+    with open_cluster(ClusterConfig(trainers=1, rendezvous_port=port), "cpu", tmp_path) as found:
         assert found.summary == f"device cpu: 1 trainers on {found.nodes[0].address}"
 
 

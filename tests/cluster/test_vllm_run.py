@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
 ]
 # Heads of 32, the smallest that vLLM has for a CPU.
-MANY = ("cluster={trainers: 2, engines: 2}", "engine=vllm", "scratch.width=64")
+MANY = ("cluster={trainers: 2, engines: 2}", "engine=vllm", "tiny_model.width=64")
 
 
 def start(tmp_path: Path) -> Running:
@@ -38,7 +38,7 @@ def check_steps(run: Running) -> None:
     for stage, steps in STEPS.items():
         assert [row["step"] for row in rows(run.out, stage)] == [*range(steps)]
     for row in rows(run.out, "rl"):
-        assert row["sampler_gap"] < 1e-5
+        assert row["sampler_logp_diff"] < 1e-5
         assert row["publish_seconds"] > 0
     report = json.loads((run.out / "report.json").read_text())
     assert {"base", "rl"} & report["evals"].keys()

@@ -48,15 +48,15 @@ def test_python_has_another_word_for_it() -> None:
         ([f"{KEY}=0"], None),
         ([f"{KEY}=1"], 2.0),
         ([f"{KEY}=1", "dtype=bfloat16"], 2.0),
-        ([f"{KEY}=1", "stages.rl2.importance_cap=null"], None),
-        ([f"{KEY}=1", "stages.rl2.reject=token"], None),
-        ([f"{KEY}=1", "stages.rl2.importance_cap=3"], 3.0),
+        ([f"{KEY}=1", "stages.rl2.sampler_is_cap=null"], None),
+        ([f"{KEY}=1", "stages.rl2.sampler_reject=token"], None),
+        ([f"{KEY}=1", "stages.rl2.sampler_is_cap=3"], 3.0),
     ],
 )
 def test_older_tokens_are_weighed_unless_the_recipe_says_otherwise(
     overrides: list[str], cap: float | None
 ) -> None:
-    assert stage(*overrides).importance_cap == cap
+    assert stage(*overrides).sampler_is_cap == cap
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_memory_holds_training_and_rollouts_at_once() -> None:
     )
 
     def peak(*overrides: str) -> int:
-        recipe = load_recipe("smoke", ["max_rows=100000", *overrides])
+        recipe = load_recipe("smoke", ["max_num_seqs=100000", *overrides])
         setup: Any = SimpleNamespace(
             recipe=recipe,
             device=torch.device("cpu"),
@@ -92,9 +92,9 @@ def test_memory_holds_training_and_rollouts_at_once() -> None:
         )
         return estimate_stage_memory(setup, recipe.stages["rl2"])
 
-    group = ["stages.rl2.group=2000"]  # so many that the caches are the larger part
+    group = ["stages.rl2.group_size=2000"]  # so many that the caches are the larger part
     tokens = -(-600 // 32) * 32
     caches = 12 * 2000 * tokens * 2 * 2 * 64 * 4
-    assert peak() == peak("stages.rl2.group=1")  # of small groups training is
+    assert peak() == peak("stages.rl2.group_size=1")  # of small groups training is
     training = peak() - (peak(*group) - caches)
     assert peak(*group, f"{KEY}=2") == peak(*group) + 2 * caches + training + 4 * 10**6

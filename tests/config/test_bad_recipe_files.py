@@ -12,13 +12,13 @@ from fieldcraft.types import UserError
     ("text", "wrong"),
     [
         (
-            "recipe: x\nstages:\n  a: {type: sft}\n  a: {type: rl}\n",
+            "name: x\nstages:\n  a: {type: sft}\n  a: {type: rl}\n",
             "the key 'a' comes twice, line 4",
         ),
-        (f"recipe: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
-        ("recipe: x\nrows: &all {b: *all}", "the recipe is nested too deeply"),
-        ("recipe: x\n3: x", "the key 3 is not a string"),
-        ("recipe: x\n? {a: b}\n: c", "a key is not plain text, line 2"),
+        (f"name: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
+        ("name: x\nrows: &all {b: *all}", "x.yaml is nested too deeply"),
+        ("name: x\n3: x", "the key 3 is not a string"),
+        ("name: x\n? {a: b}\n: c", "a key is not plain text, line 2"),
     ],
 )
 def test_a_file_that_would_be_misread(tmp_path: Path, text: str, wrong: str) -> None:

@@ -26,7 +26,7 @@ def refused(recipe: str, *overrides: str) -> str:
 
 
 def test_a_cluster_of_everything_is_fine() -> None:
-    keys = "{trainers: 4, context: 2, engines: 2, colocate: true, search_servers: 2}"
+    keys = "{trainers: 4, context_parallel: 2, engines: 2, colocate: true, search_servers: 2}"
     cluster = load_recipe("smoke", [f"cluster={keys}"]).cluster
     assert (cluster.num_devices, cluster.needs_ray, cluster.trains_and_samples) == (4, True, True)
     assert not load_recipe("smoke", []).cluster.needs_ray
@@ -40,15 +40,15 @@ def test_trainers_need_engines_where_something_is_sampled() -> None:
 def test_engines_are_local_or_servers_that_are_started() -> None:
     other = "engine={name: vllm, urls: [http://10.0.0.2:8000]}"
     assert "leave out one of the two" in refused("smoke", "cluster.engines=2", other)
-    wide = ("cluster.engines=2", "cluster.engine_devices=2")
-    assert "engine_devices=2 is for engine=vllm" in refused("smoke", *wide)
+    wide = ("cluster.engines=2", "cluster.tensor_parallel=2")
+    assert "tensor_parallel=2 is for engine=vllm" in refused("smoke", *wide)
     load_recipe("smoke", [*wide, "engine={name: vllm, python: /vllm/bin/python}"])
 
 
 def test_moments_are_those_that_can_be_cut() -> None:
     many = ("cluster.trainers=2", "cluster.engines=1")
-    sentence = refused("smoke", *many, "stages.rl2.optim.moments=8bit")
-    assert "stage 'rl2' has optim.moments=8bit" in sentence
+    sentence = refused("smoke", *many, "stages.rl2.optim.optimizer_state=8bit")
+    assert "stage 'rl2' has optim.optimizer_state=8bit" in sentence
 
 
 def test_services_need_a_tool_that_asks_them() -> None:
@@ -72,34 +72,34 @@ def test_sections_are_merged_and_all_else_replaced() -> None:
 
 def test_a_file_like_a_shipped_recipe(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    mine: dict[str, Any] = {"recipe": "mine", "like": "smoke", "stages": {"rl2": {"steps": 9}}}
+    mine: dict[str, Any] = {"name": "mine", "extends": "smoke", "stages": {"rl2": {"steps": 9}}}
     path.write_text(yaml.safe_dump(mine))
     recipe, smoke = load_recipe(str(path), ["seed=3"]), load_recipe("smoke", [])
-    assert (recipe.recipe, recipe.seed, recipe.stages["base"]) == ("mine", 3, smoke.stages["base"])
+    assert (recipe.name, recipe.seed, recipe.stages["base"]) == ("mine", 3, smoke.stages["base"])
     rl, other = recipe.stages["rl2"], smoke.stages["rl2"]
     assert rl == other.model_copy(update={"steps": 9})
-    path.write_text(yaml.safe_dump(mine | {"like": "smok"}))
-    assert "like 'smok', which is not a built-in recipe" in refused(str(path))
-    path.write_text(yaml.safe_dump(mine | {"like": [1]}))
+    path.write_text(yaml.safe_dump(mine | {"extends": "smok"}))
+    assert "extends 'smok', which is not a built-in recipe" in refused(str(path))
+    path.write_text(yaml.safe_dump(mine | {"extends": [1]}))
     assert "is not a built-in recipe" in refused(str(path))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
-    given = [f"{key}={__file__}" for key in read_recipe(name)["needs"]]
+    given = [f"{key}={__file__}" for key in read_recipe(name)["required_paths"]]
     one, many = (load_recipe(n, given) for n in (name, f"{name}-cluster"))
     assert many.cluster.num_devices == VARIANTS[name]
     assert many.engine.name == "vllm"
-    processes = {"recipe", "cluster", "engine", "max_rows", "stages"}
+    processes = {"name", "cluster", "engine", "max_num_seqs", "stages"}
     assert one.model_dump(exclude=processes) == many.model_dump(exclude=processes)
     assert list(one.stages) == list(many.stages)
     for stage, other in zip(one.stages.values(), many.stages.values(), strict=True):
         # a micro-batch is as long: ranks of one context share it
-        micro_tokens = stage.optim.micro_tokens // many.cluster.context
-        plain = {"moments": "float32", "micro_tokens": micro_tokens}
+        tokens = stage.optim.micro_batch_tokens // many.cluster.context_parallel
+        plain = {"optimizer_state": "float32", "micro_batch_tokens": tokens}
         assert stage.optim.model_copy(update=plain) == other.optim
         # a stage that samples ahead has a higher default of the cap
-        processes = {"optim", "asynchronous", "importance_cap"}
+        processes = {"optim", "asynchronous", "sampler_is_cap"}
         assert stage.model_dump(exclude=processes) == other.model_dump(exclude=processes)
         if isinstance(other, Rl):
             assert other.asynchronous.max_staleness == 1

@@ -23,11 +23,11 @@ from shipped_recipes import stand_ins
 
 MOST_OPTIONS = 254  # a new one is a decision
 RECIPE: dict[str, Any] = {
-    "recipe": "small",
+    "name": "small",
     "world": {"name": "atlas"},
     "stages": {
-        "sft1": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.001}},
-        "pairs": {"type": "contrastive", "data": "pairs", "steps": 5, "optim": {"lr": 0.001}},
+        "sft1": {"type": "sft", "dataset": "demonstrations", "steps": 5, "optim": {"lr": 0.001}},
+        "pairs": {"type": "contrastive", "dataset": "pairs", "steps": 5, "optim": {"lr": 0.001}},
         "rl1": {"type": "rl", "steps": 5, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}},
     },
 }
@@ -57,7 +57,7 @@ def test_every_shipped_recipe_parses() -> None:
     assert "autocoa-mini" in list_builtin_recipes()
     for name in list_builtin_recipes():
         recipe = load_recipe(name, stand_ins(name))
-        assert recipe.recipe == name
+        assert recipe.name == name
         assert recipe.stages or recipe.collect or recipe.select
 
 
@@ -108,7 +108,7 @@ def test_overrides_reach_every_depth_as_yaml_values(path: str) -> None:
             "stages.sft1.optim.lr=2e-4",
             "stages.sft1.train_on=[policy, tool]",
             "stages.sft1.evaluate=false",
-            "stages.rl1.importance_cap=2.5",
+            "stages.rl1.sampler_is_cap=2.5",
             "stages.rl1.rewards={f1: 0.5, format: 1}",
             "search.url=null",
             "instruction=",
@@ -121,7 +121,7 @@ def test_overrides_reach_every_depth_as_yaml_values(path: str) -> None:
     assert recipe.world.settings["people"] == 40
     assert (recipe.seed, sft.optim.lr) == (7, 2e-4)
     assert (sft.train_on, sft.evaluate) == (("policy", "tool"), False)
-    assert (rl.importance_cap, rl.rewards) == (2.5, {"f1": 0.5, "format": 1.0})
+    assert (rl.sampler_is_cap, rl.rewards) == (2.5, {"f1": 0.5, "format": 1.0})
     assert (recipe.search.url, recipe.instruction) == (None, None)
     assert rl.optim.lr == 0.001  # what is not named stays
 
@@ -131,12 +131,17 @@ def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
         path, ["budget.max_calls=2", "budget={max_calls: 3}", "budget.max_calls=4"]
     )
     assert recipe.budget.max_calls == 4
-    assert load_recipe(path, ['recipe="a=b.c"']).recipe == "a=b.c"
+    assert load_recipe(path, ['name="a=b.c"']).name == "a=b.c"
 
 
 def test_the_chat_template_and_a_system_prompt_can_be_set(path: str) -> None:
-    recipe = load_recipe(path, ["template.enable_thinking=false", "system=Be brief."])
-    assert (recipe.template, recipe.system) == ({"enable_thinking": False}, "Be brief.")
+    recipe = load_recipe(
+        path, ["chat_template_kwargs.enable_thinking=false", "system_prompt=Be brief."]
+    )
+    assert (recipe.chat_template_kwargs, recipe.system_prompt) == (
+        {"enable_thinking": False},
+        "Be brief.",
+    )
     assert parse_recipe(dump_recipe(recipe)) == recipe
 
 
@@ -167,18 +172,18 @@ def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, n
         ("sed=1", "seed"),
         ("words.people=1", "world"),
         ("world.peple=1", "world.people"),
-        ("search.top_k=1", "search.topk"),
+        ("search.top=1", "search.top_k"),
         ("stages.sft1.trainon=[policy]", "stages.sft1.train_on"),
         ("stages.rl1.clip_hi=0.3", "stages.rl1.clip_high"),
         ("stages.sft1.optim.lrr=1", "stages.sft1.optim.lr"),
         ("stages.rl1.optim={lr: 1, beta_1: 0.5}", "stages.rl1.optim.beta1"),
-        ("stages.rl1.optim.warm.up=1", "stages.rl1.optim.warmup"),
+        ("stages.rl1.optim.warm.up=1", "stages.rl1.optim.warmup_steps"),
         ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
         ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
         ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
-        ("scratch={layer: 2}", "scratch.layers"),
+        ("tiny_model={layer: 2}", "tiny_model.layers"),
         ("teacher.modle=x", "teacher.model"),
-        ("collect.trys=2", "collect.tries"),
+        ("collect.attempt=2", "collect.attempts"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, meant: str) -> None:
@@ -202,24 +207,27 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.rl1.rewards={formt: 1.0}", ["reward 'formt'", "did you mean 'format'"]),
         ("stages.rl1.rewards={otc-gpo: 1}", ["reward 'otc-gpo'", "did you mean 'otc-grpo'"]),
         ("stages.rl1.rewards={em: x}", ["'stages.rl1.rewards.em'"]),
-        ("correct=emm", ["reward 'emm'", "did you mean 'em'"]),
-        ("correct=zzz", ["reward 'zzz'", "or your own as module:Name"]),
-        ("zzz=1", ["unknown key 'zzz'; use one of recipe,"]),
+        ("verdict_reward=emm", ["reward 'emm'", "did you mean 'em'"]),
+        ("verdict_reward=zzz", ["reward 'zzz'", "or your own as module:Name"]),
+        ("zzz=1", ["unknown key 'zzz'; use one of name,"]),
         ("evaluation.workflows=[ragg]", ["workflow 'ragg'", "did you mean 'rag'"]),
         ("dialect=autokoa", ["dialect 'autokoa'", "did you mean 'autocoa'"]),
         ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
         ("stages.sft2.type=sft", ["'sft2'", "'optim'", "sft1, pairs, rl1"]),
         ("stages.rl1.algorithm=grop", ["algorithm 'grop'", "did you mean 'grpo'"]),
-        ("stages.sft1.optim.warmup=1.5", ["'stages.sft1.optim.warmup'", "a share", "not 1.5"]),
-        ("stages.rl1.overlong_cache=9", ["'stages.rl1'", "belong to overlong_penalty"]),
+        (
+            "stages.sft1.optim.warmup_steps=1.5",
+            ["'stages.sft1.optim.warmup_steps'", "a share", "not 1.5"],
+        ),
+        ("stages.rl1.overlong_buffer=9", ["'stages.rl1'", "belong to overlong_penalty"]),
         ("stages.rl1.llds_coef=0.2", ["'stages.rl1'", "llds_coef acts", "raise minibatches"]),
         (
-            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip: cispo, dual_clip: 3}",
-            ["'stages.rl1'", "dual_clip belongs to clip: ppo"],
+            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip_mode: cispo, dual_clip: 3}",
+            ["'stages.rl1'", "dual_clip belongs to clip_mode: ppo"],
         ),
         (
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
-            ["'stages.rl1'", "scale none or batch"],
+            ["'stages.rl1'", "set advantage_scale to none or batch"],
         ),
         ("stages.rl1.observations=mix", ["'stages.rl1.observations'", "'mixed'"]),
         (
@@ -237,22 +245,22 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("seed.x=3", ["'seed'"]),
         ("seed=99999999999999999999", ["'seed'", "below 4294967296"]),
         ("stages.rl1.optim.lr=.inf", ["'stages.rl1.optim.lr'", "below 4294967296"]),
-        ("scratch.heads=3", ["'scratch'", "width=64", "twice heads=3"]),
+        ("tiny_model.heads=3", ["'tiny_model'", "width=64", "twice heads=3"]),
         ("dialect=klingon", ["dialect 'klingon'", "use one of autocoa"]),
-        ("zzz=1", ["unknown key 'zzz'; use one of recipe, seed,"]),
-        ("rows={a: 1, a: 2}", ["the key 'a' comes twice, line 1"]),
-        ("rows={1: a}", ["the key 1 in 'rows' is not a string"]),
-        (f"rows={'[' * 3000}", ["nested too deeply"]),
-        ("budget.observation_tokens=8", ["'budget.observation_tokens'", "64"]),
-        ("budget.call_seconds=0", ["'budget.call_seconds'", "greater than 0"]),
-        ("template=3", ["'template'", "a mapping, as in {key: value}"]),
+        ("zzz=1", ["unknown key 'zzz'; use one of name, seed,"]),
+        ("table_rows={a: 1, a: 2}", ["the key 'a' comes twice, line 1"]),
+        ("table_rows={1: a}", ["the key 1 in 'table_rows' is not a string"]),
+        (f"table_rows={'[' * 3000}", ["nested too deeply"]),
+        ("budget.max_observation_tokens=8", ["'budget.max_observation_tokens'", "64"]),
+        ("budget.call_timeout_seconds=0", ["'budget.call_timeout_seconds'", "greater than 0"]),
+        ("chat_template_kwargs=3", ["'chat_template_kwargs'", "a mapping, as in {key: value}"]),
         ("stages.sft1.steps.x=3", ["'stages.sft1.steps.x'", "single value"]),
         ("search.url=[", ["search.url=[", "YAML"]),
         ("model=/does/not/exist", ["model=/does/not/exist", "does not exist"]),
         ("judge.model=m", ["judge.url", "judge.model"]),
         ("stages.rl1.rewards={judge: 1.0}", ["judge.url", "judge.model"]),
-        ("correct=judge", ["judge.url", "judge.model"]),
-        ("needs=[tasks]", ["'small'", "tasks=PATH"]),
+        ("verdict_reward=judge", ["judge.url", "judge.model"]),
+        ("required_paths=[tasks]", ["'small'", "tasks=PATH"]),
     ],
 )
 def test_a_bad_value_is_named_in_one_sentence(path: str, override: str, parts: list[str]) -> None:
@@ -264,9 +272,12 @@ def test_a_bad_value_is_named_in_one_sentence(path: str, override: str, parts: l
 def test_a_rollout_can_reach_the_limit_of_its_length_penalty(path: str) -> None:
     penalty = "stages.rl1.overlong_penalty=1"
     sentence = complaint(path, penalty, "stages.rl1.overlong_limit=4096")
-    assert "'rl1' a chain ends at budget.total_tokens=2048, before overlong_limit=4096" in sentence
-    sentence = complaint(path, penalty, "stages.rl1.overlong_cache=4096")
-    assert "overlong_cache=4096 is more than its limit, 2048" in sentence
+    assert (
+        "'rl1' a chain ends at budget.max_context_tokens=2048, before overlong_limit=4096"
+        in sentence
+    )
+    sentence = complaint(path, penalty, "stages.rl1.overlong_buffer=4096")
+    assert "overlong_buffer=4096 is more than its limit, 2048" in sentence
     load_recipe(path, [penalty, "stages.rl1.overlong_limit=2048"])
 
 
@@ -285,16 +296,16 @@ def test_with_a_model_of_the_users_base_is_that_model(path: str) -> None:
 
 
 def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
-    assert "has no stages" in complaint(path, "collect.tries=2")
+    assert "has no stages" in complaint(path, "collect.attempts=2")
     assert "only for a recipe with collect" in complaint(path, "teacher.model=x")
     assert "no name" in complaint("autocoa-data", f"tasks={path}")
     assert "no name" in complaint("autocoa-data", "teacher.url=http://127.0.0.1:1/v1")
-    assert "'collect.contrast'" in complaint("autocoa-data", "collect.contrast=-1")
+    assert "'collect.pair_questions'" in complaint("autocoa-data", "collect.pair_questions=-1")
     assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
 
 
 def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: str) -> None:
-    (tmp_path / "x.yaml").write_text("recipe: x\nstages: {}")
+    (tmp_path / "x.yaml").write_text("name: x\nstages: {}")
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare) == (
         "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of abacus, atlas,"
@@ -307,7 +318,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
 
-    (tmp_path / "x.yaml").write_text(f"recipe: x\nstages: {{}}\ntasks: {path}")
+    (tmp_path / "x.yaml").write_text(f"name: x\nstages: {{}}\ntasks: {path}")
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare, "evaluation.splits.known=1").endswith(
         "use one of evaluation.splits.heldout."
@@ -334,15 +345,15 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_recipe_without_stages(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("recipe: x")
+    (tmp_path / "x.yaml").write_text("name: x")
     assert complaint(str(tmp_path / "x.yaml")).startswith("'stages' is missing")
 
 
 def test_a_stage_starts_from_an_earlier_one_or_from_the_first_model() -> None:
-    recipe = load_recipe("smoke", ["stages.rl2.start=start"])
-    assert recipe.stages["rl2"].start == "start"
+    recipe = load_recipe("smoke", ["stages.rl2.start_from=start"])
+    assert recipe.stages["rl2"].start_from == "start"
     with pytest.raises(UserError, match="stage 'base' starts from 'rl2', which does not come"):
-        load_recipe("smoke", ["stages.base.start=rl2"])
+        load_recipe("smoke", ["stages.base.start_from=rl2"])
 
 
 def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
@@ -359,9 +370,14 @@ def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
 
 
 def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
-    assert load_recipe("smoke", ["rows.All=rl2", "rows.ReAct=workflow"]).rows["ReAct"] == "workflow"
+    assert (
+        load_recipe("smoke", ["table_rows.All=rl2", "table_rows.ReAct=workflow"]).table_rows[
+            "ReAct"
+        ]
+        == "workflow"
+    )
     with pytest.raises(UserError, match="row 'All' shows 'r1', which is never evaluated"):
-        load_recipe("smoke", ["rows.All=r1"])
+        load_recipe("smoke", ["table_rows.All=r1"])
 
 
 def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:

@@ -19,9 +19,9 @@ MEETS = ("base", "workflow", "sft2", "rl2")
     ("overrides", "expected"),
     [
         ([], [False, False, True, True]),
-        (["stages.base.data=demonstrations"], [True, True, True, True]),
-        (["stages.sft2.data=base"], [False, False, False, True]),  # it rolls out with the search
-        (["stages.sft2.data=base", "stages.rl2.start=base"], [False, False, False, True]),
+        (["stages.base.dataset=demonstrations"], [True, True, True, True]),
+        (["stages.sft2.dataset=base"], [False, False, False, True]),  # it rolls out with the search
+        (["stages.sft2.dataset=base", "stages.rl2.start_from=base"], [False, False, False, True]),
     ],
 )
 def test_a_model_has_met_what_its_stages_showed(overrides: list[str], expected: list[bool]) -> None:
@@ -49,7 +49,7 @@ def test_a_stage_called_base_is_evaluated_with_what_it_knows(
 
     monkeypatch.setattr(evaluating, "_evaluate", evaluate)
     context: Any = SimpleNamespace(
-        recipe=load_recipe("smoke", [f"stages.base.data={data}"]), tools=["search"]
+        recipe=load_recipe("smoke", [f"stages.base.dataset={data}"]), tools=["search"]
     )
     asyncio.run(evaluating.evaluate_model(context, "base", Path("model")))
     assert given == [tools]

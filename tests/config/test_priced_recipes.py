@@ -19,23 +19,23 @@ def rl(**keys: Any) -> Rl:
 
 @pytest.mark.parametrize("reward", ["otc-grpo", "otc-ppo"])
 def test_with_a_price_on_calls_groups_are_kept_by_reward(reward: str) -> None:
-    assert rl(algorithm="dapo").keep_groups == "mixed-accuracy"
-    assert rl(algorithm="dapo", rewards={reward: 1.0}).keep_groups == "mixed-reward"
-    assert rl(algorithm="dapo", rewards={reward: 1.0}, keep_groups="all").keep_groups == "all"
-    assert rl(rewards={reward: 1.0}).keep_groups == "all"
+    assert rl(algorithm="dapo").group_filter == "accuracy"
+    assert rl(algorithm="dapo", rewards={reward: 1.0}).group_filter == "reward"
+    assert rl(algorithm="dapo", rewards={reward: 1.0}, group_filter="none").group_filter == "none"
+    assert rl(rewards={reward: 1.0}).group_filter == "none"
     # one that is only recorded teaches nothing
     recorded = {"em": 1.0, reward: 0.0}
-    assert rl(algorithm="dapo", rewards=recorded).keep_groups == "mixed-accuracy"
-    assert rl(algorithm="dapo", rewards={reward: {"weight": 1.0}}).keep_groups == "mixed-reward"
+    assert rl(algorithm="dapo", rewards=recorded).group_filter == "accuracy"
+    assert rl(algorithm="dapo", rewards={reward: {"weight": 1.0}}).group_filter == "reward"
 
 
 def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
-    with pytest.raises(ValueError, match="from which OTC learns most: use mixed-reward"):
-        rl(rewards={"otc-grpo": 1.0}, keep_groups="mixed-accuracy")
+    with pytest.raises(ValueError, match="from which OTC learns most: use group_filter: reward"):
+        rl(rewards={"otc-grpo": 1.0}, group_filter="accuracy")
 
 
 @pytest.mark.parametrize(
-    "keys", [{"call_smoothing": 2.0}, {"otc_counts": "calls"}, {"priced_rewards": {"em": 1.0}}]
+    "keys", [{"otc_smoothing": 2.0}, {"otc_counts": "calls"}, {"priced_rewards": {"em": 1.0}}]
 )
 def test_keys_of_otc_need_it(keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(keys))} belongs to otc-grpo and otc-ppo"):
@@ -83,12 +83,12 @@ def test_the_recipe_that_shows_it() -> None:
     """Three stages of reinforcement learning from one model, which differ in what they reward."""
     recipe = load_recipe("otc-cost-mini", [])
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
-    assert [stage.start for stage in stages] == ["sft"] * 3
+    assert [stage.start_from for stage in stages] == ["sft"] * 3
     told = [(stage.rewards, stage.otc_counts) for stage in stages]
-    assert [stage.call_smoothing for stage in stages] == [None, 1, 4]
+    assert [stage.otc_smoothing for stage in stages] == [None, 1, 4]
     otc = {"otc-grpo": 1.0}
     assert told == [({"em": 1.0}, "costs"), (otc, "calls"), (otc, "costs")]
-    same = [s.model_dump(exclude={"rewards", "otc_counts", "call_smoothing"}) for s in stages]
+    same = [s.model_dump(exclude={"rewards", "otc_counts", "otc_smoothing"}) for s in stages]
     assert same[0] == same[1] == same[2]
     assert {tool.name: tool.cost for tool in recipe.tools} == {"web_search": 1, "crawl_page": 4}
     assert recipe.world is not None

@@ -11,7 +11,7 @@ from fieldcraft.types import UserError
 def test_a_world_beside_the_questions_of_a_file_is_refused(tmp_path: Path) -> None:
     file, own = tmp_path / "file.jsonl", tmp_path / "own.yaml"
     file.touch()
-    bare = "recipe: own\nstages: {}\n"
+    bare = "name: own\nstages: {}\n"
     for written, name, overrides in (
         (bare, str(own), [f"tasks={file}", "world.name=atlas"]),
         (f"{bare}tasks: {file}\nworld: {{name: atlas}}\n", str(own), []),

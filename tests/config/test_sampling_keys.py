@@ -94,11 +94,11 @@ def test_reinforcement_learning_refuses_to_truncate_with_its_reason(key: str) ->
 
 def test_a_selection_cannot_read_the_folder_of_a_remote_teacher() -> None:
     keys = {
-        "select": {"toolless": "teacher", "sampling": "model"},
+        "select": {"closed_book_model": "teacher", "sampling": "model"},
         "teacher": {"url": "http://h/v1", "model": "m"},
     }
     with pytest.raises(ValidationError, match="the teacher that answers without tools is behind"):
-        Recipe(recipe="r", stages={}, **keys)
+        Recipe(name="r", stages={}, **keys)
 
 
 def test_keys_of_sampling_come_back_as_they_were_written() -> None:

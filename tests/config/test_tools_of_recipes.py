@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> str:
     file = tmp_path / "small.yaml"
     stage = {"type": "rl", "steps": 5, "optim": {"lr": 0.001}}
     file.write_text(
-        yaml.safe_dump({"recipe": "small", "world": {"name": "atlas"}, "stages": {"rl": stage}})
+        yaml.safe_dump({"name": "small", "world": {"name": "atlas"}, "stages": {"rl": stage}})
     )
     return str(file)
 
@@ -30,20 +30,24 @@ def test_tools_are_names_or_names_with_settings(path: str) -> None:
         ("my:Browser", {"pages": 3}),
     ]
     assert dump_recipe(recipe)["tools"][1:] == [
-        {"name": "my:population", "called": [], "unseen": [], "cost": 1.0},
-        {"name": "my:Browser", "called": [], "unseen": [], "cost": 1.0, "pages": 3},
+        {"name": "my:population", "names": [], "eval_names": [], "cost": 1.0},
+        {"name": "my:Browser", "names": [], "eval_names": [], "cost": 1.0, "pages": 3},
     ]
     assert parse_recipe(dump_recipe(recipe)) == recipe
     assert load_recipe(path, ["tools=[]"]).tools == ()
 
 
 def test_a_tool_may_have_several_names(path: str) -> None:
-    names = "called: [find(text), look], unseen: ask"
+    names = "names: [find(text), look], eval_names: ask"
     recipe = load_recipe(path, [f"tools=[{{name: search, {names}}}, {{name: 'a:b', pages: 3}}]"])
     search, other = recipe.tools
-    assert (search.called, search.unseen, search.settings) == (("find(text)", "look"), ("ask",), {})
+    assert (search.names, search.eval_names, search.settings) == (
+        ("find(text)", "look"),
+        ("ask",),
+        {},
+    )
     assert search.all_names == {"find", "look", "ask"}
-    assert (other.called, other.all_names, other.settings) == ((), {"a:b"}, {"pages": 3})
+    assert (other.names, other.all_names, other.settings) == ((), {"a:b"}, {"pages": 3})
     assert parse_recipe(dump_recipe(recipe)) == recipe
 
 
@@ -79,15 +83,21 @@ def test_a_place_in_a_list_can_be_set(path: str) -> None:
         ("tools=[{pages: 3}]", ["'tools.0.name' is missing"]),
         ("tools=[3]", ["'tools.0'"]),
         ("tools=[{name: search, topk: 3}]", ["'tools.0'", "write search: {topk: ...}"]),
-        ("tools=[search, {name: 'a:b', called: search}]", ["'tools'", "names 'search' twice"]),
+        ("tools=[search, {name: 'a:b', names: search}]", ["'tools'", "names 'search' twice"]),
         (
-            "tools=[{name: search, called: ['f(a, a)']}]",
-            ["'tools.0.called'", "two arguments of one name"],
+            "tools=[{name: search, names: ['f(a, a)']}]",
+            ["'tools.0.names'", "two arguments of one name"],
         ),
-        ("tools=[{name: search, unseen: f x}]", ["'tools.0.unseen'", "as in find or find(text)"]),
-        ("tools=[{name: search, unseen: [f, search]}]", ["'tools.0'", "remove it from unseen"]),
-        ("tools=[{mcp: x, called: f}]", ["'tools.0'", "use prefix instead"]),
-        ("tools=[{name: search, called: f, unseen: f(a)}]", ["'f' is also used in training"]),
+        (
+            "tools=[{name: search, eval_names: f x}]",
+            ["'tools.0.eval_names'", "as in find or find(text)"],
+        ),
+        (
+            "tools=[{name: search, eval_names: [f, search]}]",
+            ["'tools.0'", "remove it from eval_names"],
+        ),
+        ("tools=[{mcp: x, names: f}]", ["'tools.0'", "use prefix instead"]),
+        ("tools=[{name: search, names: f, eval_names: f(a)}]", ["'f' is also used in training"]),
     ],
 )
 def test_a_bad_tool_is_named_in_one_sentence(path: str, override: str, parts: list[str]) -> None:

@@ -21,7 +21,9 @@ KEYS: dict[str, Any] = {
     "search.url": lambda url: {"search": {"url": url}},
     "engine.urls.0": lambda url: {"engine": {"name": "vllm", "urls": [url]}},
     "teacher.url": lambda url: {"teacher": {"url": url, "model": "m"}},
-    "teacher.seats.a.url": lambda url: {"teacher": {"team": "afm", "seats": {"a": {"url": url}}}},
+    "teacher.members.a.url": lambda url: {
+        "teacher": {"team": "afm", "members": {"a": {"url": url}}}
+    },
     "judge.url": lambda url: {"judge": {"url": url, "model": "m"}},
     "tools.0.mcp": lambda url: {"tools": [{"mcp": url}]},
     "tools.0.url": lambda url: {"tools": [{"name": "python", "url": url}]},
@@ -37,18 +39,22 @@ KEYS: dict[str, Any] = {
 @pytest.mark.parametrize("url", [WITH_USER, WITH_TOKEN, f"http://{SECRET}@{HOST}"])
 def test_every_key_with_an_address_refuses_secrets(key: str, url: str) -> None:
     with pytest.raises(ExposedSecretError) as refused:
-        build_recipe({"recipe": "mine", "stages": {}, **KEYS[key](url)})
+        build_recipe({"name": "mine", "stages": {}, **KEYS[key](url)})
     assert f"'{key}'" in str(refused.value)
     assert SECRET not in str(refused.value)
 
 
 def test_a_secret_in_a_command_is_found(tmp_path: Path) -> None:
     with pytest.raises(ExposedSecretError):
-        build_recipe({"recipe": "x", "stages": {}, "tools": [{"mcp": f"sh -c 'curl {WITH_USER}'"}]})
+        build_recipe({"name": "x", "stages": {}, "tools": [{"mcp": f"sh -c 'curl {WITH_USER}'"}]})
 
 
 def test_texts_for_the_model_may_say_anything() -> None:
-    build_recipe({"recipe": "x", "stages": {}, "instruction": WITH_USER, "system": WITH_TOKEN})
+    fold = {"trigger_tokens": 9, "prompt": WITH_USER}
+    texts = {"instruction": WITH_USER, "system_prompt": WITH_TOKEN, "budget": {"fold": fold}}
+    build_recipe({"name": "x", "stages": {}, **texts})
+    with pytest.raises(ExposedSecretError):
+        build_recipe({"name": "x", "stages": {}, "tools": [{"name": "a:b", "prompt": WITH_USER}]})
 
 
 def test_the_options_and_python_refuse_them_too(

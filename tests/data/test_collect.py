@@ -59,7 +59,7 @@ class Scripted:
 
 
 def collection(folder: Path, **settings: Any) -> DemonstrationCollection:
-    defaults = {"questions": 8, "contrast": 4, "tries": 3}
+    defaults = {"questions": 8, "pair_questions": 4, "attempts": 3}
     return DemonstrationCollection(folder, TASKS, CollectConfig(**(defaults | settings)), seed=5)
 
 
@@ -118,22 +118,22 @@ def test_pairs_come_of_questions_tried_both_ways(tmp_path: Path) -> None:
             ("t0", "cot"): wrong,
             ("t1", "cot"): wrong,
             ("t2", "cot"): [answers("Rome"), answers("Oslo")],
-            ("t5", "cot"): wrong,  # beyond contrast
+            ("t5", "cot"): wrong,  # beyond pair_questions
         }
     )
-    summary = run(tmp_path, teacher, think_share=0.4)
+    summary = run(tmp_path, teacher, max_thinking_share=0.4)
     pairs = read_pairs(tmp_path / "pairs.jsonl")
     assert [(pair.task.id, pair.chooses_tool) for pair in pairs] == [
         ("t0", True), ("t1", True), ("t3", False),
     ]  # fmt: skip
     assert summary["pairs"] == {"acting": 2, "thinking": 1, "not kept": 0}
     assert summary["without_pair"] == {"right without tools only at a later try": 1}
-    summary = run(tmp_path, teacher, think_share=0.25)
+    summary = run(tmp_path, teacher, max_thinking_share=0.25)
     assert summary["pairs"] == {"acting": 2, "thinking": 0, "not kept": 1}
 
 
 def test_settings_may_ask_for_no_pairs(tmp_path: Path) -> None:
-    summary = run(tmp_path, teacher := Scripted({}), contrast=0)
+    summary = run(tmp_path, teacher := Scripted({}), pair_questions=0)
     assert len(teacher.keys) == 8
     assert summary["pairs"] == {"acting": 0, "thinking": 0, "not kept": 0}
 
@@ -146,7 +146,7 @@ WRONG = [answers("Rome")]
 
 def sample(folder: Path, teacher: Any, side_by_side: int = 1, **settings: Any) -> dict[str, Any]:
     found = DemonstrationCollection(
-        folder, MANY, CollectConfig(**({"contrast": 0, "tries": 1} | settings)), seed=5
+        folder, MANY, CollectConfig(**({"pair_questions": 0, "attempts": 1} | settings)), seed=5
     )
     asyncio.run(found.run(teacher, GRADER, side_by_side, lambda ended, collected_ids: None))
     return found.write(teacher)
@@ -174,7 +174,7 @@ def test_the_teacher_is_asked_no_more_once_the_targets_are_reached(tmp_path: Pat
 
 def test_what_is_kept_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Path) -> None:
     attempts = {(f"m{i}", "cot"): WRONG for i in (0, 3, 4, 8, 9)} | {("m5", "coa"): WRONG}
-    settings = {"cot": 3, "coa": 5, "pairs": 4, "contrast": 40, "tries": 2}
+    settings = {"cot": 3, "coa": 5, "pairs": 4, "pair_questions": 40, "attempts": 2}
     alone = sample(tmp_path / "1", one := Scripted(attempts), **settings)
     many = sample(tmp_path / "7", seven := Scripted(attempts), 7, **settings)
     for name in ("demonstrations.jsonl", "pairs.jsonl"):
@@ -207,21 +207,23 @@ def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
             )
 
     teacher = Eager({})
-    summary = sample(tmp_path, teacher, contrast=40, cot=1, coa=1, pairs=8, think_share=0.25)
+    summary = sample(
+        tmp_path, teacher, pair_questions=40, cot=1, coa=1, pairs=8, max_thinking_share=0.25
+    )
     pairs = read_pairs(tmp_path / "pairs.jsonl")
     acting = ["m0", "m3", "m6", "m9", "m12", "m15"]
     assert [p.task.id for p in pairs if p.chooses_tool] == acting
     assert [p.task.id for p in pairs if not p.chooses_tool] == ["m1", "m2"]
     assert set(asked(teacher)) == {f"m{i}" for i in range(16)}  # up to the sixth that acts
     assert summary["pairs"] == {"acting": 6, "thinking": 2, "not kept": 8}
-    few = sample(tmp_path / "few", Eager({}), contrast=9, pairs=8, think_share=0.25)
+    few = sample(tmp_path / "few", Eager({}), pair_questions=9, pairs=8, max_thinking_share=0.25)
     assert few["pairs"] == {"acting": 3, "thinking": 1, "not kept": 5}  # no more than a quarter
     assert few["missed"] == {"acting": 3, "thinking": 1}
 
 
 def test_a_stopped_run_with_targets_ends_the_same(tmp_path: Path) -> None:
     attempts = {(f"m{i}", way): WRONG for i in (1, 4, 6) for way in AnswerMode}
-    settings = {"cot": 3, "coa": 4, "pairs": 3, "contrast": 40}
+    settings = {"cot": 3, "coa": 4, "pairs": 3, "pair_questions": 40}
     sample(tmp_path / "whole", whole := Scripted(attempts), 3, **settings)
     for after in range(1, len(whole.keys), 3):
         with pytest.raises(ExceptionGroup):
@@ -335,7 +337,7 @@ def test_failures_are_a_share_of_all_attempts_in_the_end(tmp_path: Path) -> None
     for _ in range(2):  # whoever goes on is told again
         with pytest.raises(UserError, match="4 attempts failed"):
             run(tmp_path, Scripted(attempts))
-    summary = run(tmp_path, Scripted(attempts), max_failed=0.4)
+    summary = run(tmp_path, Scripted(attempts), max_failure_rate=0.4)
     assert (summary["attempts"], summary["outcomes"]["the request failed"]) == (12, 4)
 
 
@@ -343,7 +345,7 @@ def test_what_failed_for_good_does_not_keep_a_run_from_its_end(tmp_path: Path) -
     """Of those alone that are made anew all fail."""
     attempts = {("t6", "cot"): [FAILED]}
     for _ in range(2):
-        assert run(tmp_path, Scripted(attempts), tries=1)["attempts"] == 12
+        assert run(tmp_path, Scripted(attempts), attempts=1)["attempts"] == 12
 
 
 # -- the oracle --------------------------------------------------------------------------------
@@ -352,7 +354,9 @@ def test_what_failed_for_good_does_not_keep_a_run_from_its_end(tmp_path: Path) -
 def test_the_oracle_knows_what_was_taught_and_guesses_or_searches_the_rest(tmp_path: Path) -> None:
     world = generate_atlas(people=60, taught=0.4, heldout=0.5, seed=0)
     tasks = draw_train_tasks(world, 0, 120)
-    found = DemonstrationCollection(tmp_path, tasks, CollectConfig(contrast=40, tries=2), seed=0)
+    found = DemonstrationCollection(
+        tmp_path, tasks, CollectConfig(pair_questions=40, attempts=2), seed=0
+    )
     oracle = OracleTeacher(AtlasOracle(world), 0)
     asyncio.run(found.run(oracle, GRADER, 8, lambda ended, collected_ids: None))
     found.write(oracle)

@@ -35,7 +35,7 @@ def test_questions_of_a_file_are_asked_again(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     write_tasks([Task(f"t{i}", f"Who is {i}?", ("x",)) for i in range(6)], file)
     given = [f"tasks={file}", f"model={tmp_path}", "evaluation.splits={heldout: 2}"]
-    tools = "tools=[{name: python, unseen: run}]"
+    tools = "tools=[{name: python, eval_names: run}]"
     inputs = make_data_source(load_recipe("torl", [*given, tools]))
     asked = [(t.meta["split"], t.meta.get("called")) for t in inputs.evaluation_tasks()]
     assert asked == 2 * [("heldout", None)] + 2 * [("unseen", "unseen")]

@@ -218,7 +218,7 @@ def test_variables_of_the_template_reach_the_frame_of_observations() -> None:
 @pytest.mark.parametrize(
     ("template", "given", "sentence"),
     [
-        (None, "enable_thinking", "no chat template, so remove 'template'"),
+        (None, "enable_thinking", "no chat template, so remove 'chat_template_kwargs'"),
         ("{{ messages }}{{ thinking }}", "thinkin", "no variable 'thinkin'; did you mean 'thinkin"),
         ("{{ messages }}{{ range(3) }}", "thinking", "no variable 'thinking'; remove it"),
         ("{{ messages }}", "messages", "no variable 'messages'; remove it"),

@@ -60,7 +60,7 @@ async def now() -> str:
     return "noon"
 
 
-NAMED = apply_tool_config(search, ToolConfig(name="search", called=SEEN, unseen=UNSEEN))
+NAMED = apply_tool_config(search, ToolConfig(name="search", names=SEEN, eval_names=UNSEEN))
 TOOLS = [NAMED.schema, now.schema]
 STEPS: list[DemoStep] = [
     Thought("I look."),

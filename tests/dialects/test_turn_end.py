@@ -110,7 +110,7 @@ def test_the_engine_stops_after_every_end(family: Family) -> None:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **heads)).eval()
     model.generation_config.eos_token_id = list(family.ends(tokenizer))
     engine, sampling = (
-        LocalEngine(model, tokenizer, max_rows=64),
+        LocalEngine(model, tokenizer, max_num_seqs=64),
         SamplingParams(64, temperature=3.0),
     )
 

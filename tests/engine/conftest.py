@@ -17,7 +17,7 @@ def model(tmp_path: Path) -> PreTrainedModel:
 
 @pytest.fixture
 def engine(model: PreTrainedModel) -> LocalEngine:
-    return LocalEngine(model, TOKENIZER, max_rows=16)
+    return LocalEngine(model, TOKENIZER, max_num_seqs=16)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_model_that_asks_for_more_is_refused() -> None:
 def test_memory_is_linear_in_the_length() -> None:
     """No operation of a step makes a tensor of length x length."""
     model = model_of("qwen2", {"max_position_embeddings": 4096})
-    trainer = Trainer(model, Optim(lr=1e-3, micro_tokens=4096), steps=1)
+    trainer = Trainer(model, Optim(lr=1e-3, micro_batch_tokens=4096), steps=1)
     length = 1500
     ids = np.arange(length) % 400
     floats = [np.ones(length, np.float32) for _ in range(5)]

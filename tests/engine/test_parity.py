@@ -39,7 +39,7 @@ def model_of(name: str) -> Any:
 
 
 def engine_of(model: Any) -> LocalEngine:
-    return LocalEngine(model, tiny_tokenizer(), max_rows=2)
+    return LocalEngine(model, tiny_tokenizer(), max_num_seqs=2)
 
 
 @pytest.mark.parametrize(

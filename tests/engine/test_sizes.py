@@ -51,7 +51,7 @@ def test_rotary_embeddings_that_depend_on_the_length_bound_a_text() -> None:
         resolve_session_tokens(phi, None),
     ) == (16, 16, 16)
     assert resolve_session_tokens(phi, 10) == 10
-    with pytest.raises(UserError, match=r"max_len=17 .* 16 tokens .* phi3 change"):
+    with pytest.raises(UserError, match=r"max_model_len=17 .* 16 tokens .* phi3 change"):
         resolve_session_tokens(phi, 17)
 
 
@@ -66,5 +66,5 @@ def test_a_model_without_a_bound_needs_one() -> None:
     config = SimpleNamespace(model_type="mpt")
     assert get_max_positions(config) is None
     assert resolve_session_tokens(config, 5) == 5
-    with pytest.raises(UserError, match=r"set engine\.max_len"):
+    with pytest.raises(UserError, match=r"set engine\.max_model_len"):
         resolve_session_tokens(config, None)

@@ -52,7 +52,7 @@ def test_an_engine_samples_with_its_own_number_of_threads(tmp_path: Path) -> Non
     seen: set[int] = set()
     model.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
     for threads, expected in ((3, 3), (None, 2)):
-        engine = LocalEngine(model, tiny_tokenizer(), max_rows=2, threads=threads)
+        engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=2, threads=threads)
         asyncio.run(engine.generate([5, 6], SamplingParams(max_tokens=2), "s"))
         assert seen == {expected}
         assert torch.get_num_threads() == 2

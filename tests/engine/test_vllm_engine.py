@@ -37,7 +37,7 @@ def test_it_samples_from_the_weights_in_training(rig: VllmRig) -> None:
 
 def test_stop_strings_and_ends_are_those_of_the_local_engine(rig: VllmRig) -> None:
     engine = rig.engine(rig.fake())
-    local = LocalEngine(rig.model, TOKENIZER, max_rows=8)
+    local = LocalEngine(rig.model, TOKENIZER, max_num_seqs=8)
     whole = asyncio.run(local.generate(PROMPT, GREEDY, "a"))
     letters = sorted({c for c in whole.text if c.isalnum()})[:3]
     asked = [SamplingParams(12, 0.0, stop=(letter,)) for letter in letters]
@@ -169,7 +169,7 @@ def test_without_a_server_the_run_stops_with_a_sentence(rig: VllmRig) -> None:
 
 def test_a_server_that_is_not_there(rig: VllmRig) -> None:
     urls = ("http://127.0.0.1:9",)
-    engine = VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8, urls=urls)
+    engine = VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_num_seqs=8, urls=urls)
     with pytest.raises(UserError, match=r"no server in engine.urls responds"):
         rig.run(lambda: engine.generate(PROMPT, GREEDY, "a"))
     with pytest.raises(UserError, match="start the server"):
@@ -270,4 +270,4 @@ def test_a_python_without_vllm_and_none_at_all(tmp_path: Path) -> None:
 
 def test_python_or_urls_must_be_given(rig: VllmRig) -> None:
     with pytest.raises(UserError, match=r"needs either engine\.python"):
-        VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8)
+        VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_num_seqs=8)

@@ -222,7 +222,9 @@ def test_a_server_that_cannot_load_is_not_left_paused(rig: VllmRig) -> None:
 def test_another_engine_does_not_interrupt(rig: VllmRig) -> None:
     fake = rig.fake()
     engine = rig.engine(fake)
-    other = VllmEngine(rig.model, TOKENIZER, resources=rig.resources, max_rows=8, urls=("unused",))
+    other = VllmEngine(
+        rig.model, TOKENIZER, resources=rig.resources, max_num_seqs=8, urls=("unused",)
+    )
 
     async def work() -> Completion:
         await engine.update_weights(0)

@@ -49,7 +49,7 @@ ALL = Truncation(top_k=5, top_p=0.8, min_p=0.1)
 
 def engine_of(model: Any, resources: RunResources) -> VllmEngine:
     return VllmEngine(
-        model, TOKENIZER, resources=resources, max_rows=64, threads=1, python=Path(PYTHON)
+        model, TOKENIZER, resources=resources, max_num_seqs=64, threads=1, python=Path(PYTHON)
     )
 
 
@@ -66,7 +66,7 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
     """Log-probabilities, stop strings, new weights, seeds, an abort and a death, on one server."""
     model = model_of(tied)
     resources = RunResources(tmp_path)
-    engine, local = engine_of(model, resources), LocalEngine(model, TOKENIZER, max_rows=64)
+    engine, local = engine_of(model, resources), LocalEngine(model, TOKENIZER, max_num_seqs=64)
 
     def worst(
         done: list[Completion], temperature: float, limits: Truncation = NO_TRUNCATION
@@ -194,10 +194,10 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
         model_of(tied=False),
         TOKENIZER,
         resources=resources,
-        max_rows=8,
+        max_num_seqs=8,
         threads=1,
         python=Path(PYTHON),
-        memory=1e6,
+        kv_cache_gb=1e6,
     )
 
     async def work() -> None:
@@ -206,7 +206,7 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
         finally:
             await resources.close()
 
-    with pytest.raises(UserError, match=r"not enough memory: lower engine\.memory"):
+    with pytest.raises(UserError, match=r"not enough memory: lower engine\.kv_cache_gb"):
         asyncio.run(work())
 
 

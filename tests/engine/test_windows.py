@@ -64,4 +64,4 @@ def test_a_window_that_layers_do_not_pass_on_is_refused(monkeypatch: pytest.Monk
     with pytest.raises(UserError, match="do not pass their sliding window"):
         Trainer(model, Optim(lr=1e-3), steps=1)
     with pytest.raises(UserError, match="do not pass their sliding window"):
-        LocalEngine(model, None, max_rows=1)
+        LocalEngine(model, None, max_num_seqs=1)

@@ -118,7 +118,7 @@ def test_a_defect_in_one_call_stops_the_others_and_a_users_mistake_comes_first()
 
 
 def test_few_calls_run_at_once_in_one_event_loop_after_another() -> None:
-    env = environment(concurrent_calls=2, max_calls=9)
+    env = environment(max_concurrent_calls=2, max_calls=9)
     for _ in range(2):
         calls = act(env, *[0.001] * 6)
         assert {call.outcome for call in calls} == {CallOutcome.OK}
@@ -128,7 +128,7 @@ def test_few_calls_run_at_once_in_one_event_loop_after_another() -> None:
 
 
 def test_the_gate_counts_the_calls_of_all_rollouts_and_waiting_takes_no_time_of_theirs() -> None:
-    env = environment(concurrent_calls=1, call_seconds=1.0)
+    env = environment(max_concurrent_calls=1, call_timeout_seconds=1.0)
 
     async def one() -> list[CallRecord]:
         async with env.open_session(TASK) as episode:
@@ -161,7 +161,7 @@ def test_a_call_that_does_not_wait_is_answered_in_the_same_turn_of_the_event_loo
 
 
 def test_a_slow_tool_is_a_failed_call_that_the_model_is_told_of() -> None:
-    [call] = act(environment(call_seconds=0.05), asyncio.Event())
+    [call] = act(environment(call_timeout_seconds=0.05), asyncio.Event())
     assert (call.observation, call.outcome) == (
         "The tool did not answer within 0.05 s.",
         CallOutcome.UNAVAILABLE,
@@ -192,7 +192,7 @@ def sleep() -> str:
         time.sleep(1)
 
 tokenizer = tiny_tokenizer()
-budget = BudgetConfig(call_seconds=0.1)
+budget = BudgetConfig(call_timeout_seconds=0.1)
 env = ToolEnvironment(make_dialect("hermes", tokenizer, ""), [sleep], budget)
 turns = ['<tool_call>{"name": "sleep", "arguments": {}}</tool_call>', "Oslo"]
 policy = Policy(engine=ScriptedEngine(tokenizer, turns))
@@ -223,7 +223,7 @@ def tokens(text: str) -> int:
 
 def test_a_long_observation_keeps_its_head_and_its_tail() -> None:
     text = "".join(f"{i:5d}" for i in range(1000))
-    [call] = act(environment(observation_tokens=64), text)
+    [call] = act(environment(max_observation_tokens=64), text)
     head, gap, tail = call.observation.split("\n")
     assert gap == f"[{call.cut} characters left out]"
     assert text.startswith(head)
@@ -272,10 +272,10 @@ def test_of_fifty_megabytes_little_is_read(piece: str, monkeypatch: pytest.Monke
 
 
 def test_what_the_model_is_told_of_a_failure_is_short_too() -> None:
-    [call] = act(environment(observation_tokens=64), ToolError("x" * 9999))
+    [call] = act(environment(max_observation_tokens=64), ToolError("x" * 9999))
     assert call.outcome is CallOutcome.FAILED
     assert call.cut > 9000
-    [call] = act(environment(observation_tokens=64), MalformedCall("y" * 9999))
+    [call] = act(environment(max_observation_tokens=64), MalformedCall("y" * 9999))
     assert call.cut > 9000
 
 

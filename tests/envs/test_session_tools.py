@@ -135,7 +135,7 @@ def test_workflows_open_it_too() -> None:
 )
 def test_a_failure_to_open_or_close_ends_that_trajectory(tool: Counting, error: str) -> None:
     other = Counting(name="other")
-    found = run_scripted(environment(other, tool, call_seconds=0.05), CALL, "2")
+    found = run_scripted(environment(other, tool, call_timeout_seconds=0.05), CALL, "2")
     assert found.status is Status.ERROR
     assert found.error.startswith(f"{error} (tests/envs/test_session_tools.py:")
     assert found.segments[0].author is Author.PROMPT
@@ -201,7 +201,7 @@ async def cancelled(env: ToolEnvironment) -> bool:
 @pytest.mark.parametrize("on_close", [nothing, defect, lambda: asyncio.Event().wait()])
 def test_a_cancelled_rollout_closes_its_tools(on_close: Callable[[], Awaitable[None]]) -> None:
     tools = [Counting(on_close=on_close), Counting(name="other")]
-    assert virtually(cancelled(environment(*tools, call_seconds=0.05)))
+    assert virtually(cancelled(environment(*tools, call_timeout_seconds=0.05)))
     assert [tool.closed for tool in tools] == [["t"], ["t"]]
 
 

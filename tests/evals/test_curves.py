@@ -38,8 +38,8 @@ def rl_rows(first, last, calls):
         }
         for step in range(11)
     ]
-    rows[0] |= {"heldout_em": 0.6, "heldout_calls": 1.9}
-    rows[10] |= {"heldout_em": 0.9, "heldout_calls": 1.7}
+    rows[0] |= {"eval/em": 0.6, "eval/calls_mean": 1.9}
+    rows[10] |= {"eval/em": 0.9, "eval/calls_mean": 1.7}
     return rows
 
 

@@ -125,8 +125,8 @@ def test_the_summary_of_a_small_set_by_hand():
         "sampled": None,
         # two requests each: one reads 50 tokens, the other 50, the first turn and 40 more
         "requests_mean": 2.0,
-        "read_mean": (4 * (50 + 97) + 50 + 117) / 5,
-        "written_mean": 14.0,
+        "prompt_tokens_mean": (4 * (50 + 97) + 50 + 117) / 5,
+        "completion_tokens_mean": 14.0,
         "cost_mean": None,
         "tokens_per_success": (4 * 157 + 197) / 3,
         "calls_per_success": 5 / 3,

@@ -79,7 +79,7 @@ def simulation(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) 
 def verdicts(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> list[object]:
     """(holds, contradicts, well-formed) of each, None where there is no verdict."""
     found = judge_atlas_simulations(WORLD, simulation(*calls, path=path))
-    return [v and (v.holds, v.contradicts, v.well_formed) for v in found]
+    return [v and (v.supports_answer, v.contradicts, v.well_formed) for v in found]
 
 
 # -- against the truth of a world ----------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_what_the_world_does_not_know_is_counted_apart() -> None:
     found = judge_atlas_simulations(WORLD, trajectory)
     assert found[:-1] == [None] * len(strange)
     summary = summarise_fidelity(found)
-    assert (summary["n"], summary["unknown"], summary["holds"]) == (1, 6, 1.0)
+    assert (summary["n"], summary["unknown"], summary["supports_answer"]) == (1, 6, 1.0)
 
 
 def test_only_simulated_calls_are_judged_and_an_unclosed_one_has_no_form() -> None:
@@ -162,7 +162,7 @@ def test_only_simulated_calls_are_judged_and_an_unclosed_one_has_no_form() -> No
     trajectory.calls[1].outcome = CallOutcome.FAILED
     [verdict] = judge_atlas_simulations(WORLD, trajectory)
     assert verdict is not None
-    assert (verdict.holds, verdict.well_formed) == (True, False)
+    assert (verdict.supports_answer, verdict.well_formed) == (True, False)
 
 
 def test_questions_of_another_world_are_the_users_mistake() -> None:
@@ -216,7 +216,7 @@ def test_against_a_real_search(tmp_path: Path) -> None:
     )
     object.__setattr__(trajectory.task, "answers", ("The James Bond", ""))
     found = asyncio.run(judge_against_tool(tool, trajectory))
-    assert [v and (v.holds, v.well_formed, v.contradicts, v.taught) for v in found] == [
+    assert [v and (v.supports_answer, v.well_formed, v.contradicts, v.taught) for v in found] == [
         (True, True, None, None),
         (True, True, None, None),
         (False, True, None, None),
@@ -229,7 +229,7 @@ def test_against_a_real_search(tmp_path: Path) -> None:
     # "result 1 fleming he made up james bond" has 8; result, 1, fleming, james, bond are common
     assert shared[1] == pytest.approx(2 * 5 / (13 + 8))
     summary = summarise_fidelity(found)
-    assert (summary["n"], summary["holds_n"], summary["holds"]) == (5, 4, 3 / 4)
+    assert (summary["n"], summary["supports_answer_n"], summary["supports_answer"]) == (5, 4, 3 / 4)
     assert (summary["contradicts"], summary["taught"], summary["untaught"]) == (None, None, None)
 
 
@@ -263,18 +263,18 @@ def test_rates_by_hand() -> None:
     ]
     third = pytest.approx(1 / 3)
     assert summarise_fidelity(found) == {
-        **{"n": 3, "holds_n": 3, "unknown": 1, "f1": None},
+        **{"n": 3, "supports_answer_n": 3, "unknown": 1, "f1": None},
         **{
-            "holds": third,
+            "supports_answer": third,
             "contradicts": pytest.approx(2 / 3),
             "well_formed": pytest.approx(2 / 3),
         },
         "taught": {
-            **{"n": 2, "holds_n": 2, "holds": 0.5, "contradicts": 0.5},
+            **{"n": 2, "supports_answer_n": 2, "supports_answer": 0.5, "contradicts": 0.5},
             **{"well_formed": 1.0, "f1": None},
         },
         "untaught": {
-            **{"n": 1, "holds_n": 1, "holds": 0.0, "contradicts": 1.0},
+            **{"n": 1, "supports_answer_n": 1, "supports_answer": 0.0, "contradicts": 1.0},
             **{"well_formed": 0.0, "f1": None},
         },
     }
@@ -287,8 +287,12 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
     )
     assert row == {
         **{"fidelity/n": 1, "fidelity/unknown": 1},
-        **{"fidelity/holds": 1.0, "fidelity/contradicts": 0.0, "fidelity/well_formed": 1.0},
-        "fidelity/untaught/holds": 1.0,
+        **{
+            "fidelity/supports_answer": 1.0,
+            "fidelity/contradicts": 0.0,
+            "fidelity/well_formed": 1.0,
+        },
+        "fidelity/untaught/supports_answer": 1.0,
         "fidelity/untaught/contradicts": 0.0,
         "fidelity/untaught/well_formed": 1.0,
     }
@@ -313,4 +317,4 @@ def test_the_table_shows_taught_and_untaught_apart() -> None:
 
 def test_the_report_shows_the_curve() -> None:
     row = compute_fidelity_metrics(TRUTH, [simulation(("AcMe", REAL_ACME))])
-    assert {curve.key for curve in METRIC_CURVES} & row.keys() == {"fidelity/holds"}
+    assert {curve.key for curve in METRIC_CURVES} & row.keys() == {"fidelity/supports_answer"}

@@ -110,7 +110,7 @@ def test_the_use_of_tools_is_shown(tmp_path):
     head, row = table_rows(page, "Tool use")
     assert dict(zip(head, row, strict=True)) == {
         "Stage": "rl1 4 calls written",
-        "Calls / oracle": "1.50 / 1.00",
+        "Calls / optimal": "1.50 / 1.00",
         "Productivity": "0.33",
         "Needless": "0.50",
         "Missing": "0.00",
@@ -138,7 +138,7 @@ def test_what_acting_costs_is_shown_where_something_has_a_price(tmp_path, capsys
     head, row = table_rows(page, "What acting costs")
     assert dict(zip(head, row, strict=True)) == {
         "Stage": "rl1",
-        "Calls / oracle": "1.00 / 1.00",
+        "Calls / optimal": "1.00 / 1.00",
         "Cost of calls / least": "4.00 / 2.00",
         "Cost: distance": "2.00",
         "Cost of tokens": "0.30",

@@ -227,7 +227,7 @@ report.next = compared.querySelector(".asked").textContent;
     assert console == []
     assert result["question"] == "Where is Kelm?"
     assert result["stages"] == ["sft1", "rl1"]
-    assert result["commands"][1] == "fieldcraft show . --stage rl1 --number 0"
+    assert result["commands"][1] == "fieldcraft show . --stage rl1 --index 0"
     assert result["list"] is True
     assert result["before"] == 0  # made only when asked for
     assert result["mask"] == [
@@ -317,10 +317,10 @@ report.csv = (await saved.text()).split("\\r\\n");
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
     """The page over two seeds, of rows with attacks as titles."""
-    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    one = {"type": "rl", "start_from": "sft", "steps": 3, "optim": {"lr": 0.1}}
     settings = recipe(
         stages=STAGES | {"one": one, "two": one},
-        rows={"ReAct": "workflow", "SFT": "sft", "A": "one", ATTACK: "two"},
+        table_rows={"ReAct": "workflow", "SFT": "sft", "A": "one", ATTACK: "two"},
     )
     reports = {seed: report(0.25 + seed / 4) for seed in range(2)}
     for found in reports.values():

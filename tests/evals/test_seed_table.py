@@ -150,7 +150,7 @@ def test_a_row_counts_what_its_model_went_through() -> None:
 def test_a_workflow_in_which_no_model_writes_is_a_program(tmp_path: Path) -> None:
     made = report(0.5)
     made["evals"]["workflow"] |= {"tokens_mean": 0.0}
-    table = aggregate_seeds(recipe(rows={"No model": "workflow", "Model": "base"}), {0: made})
+    table = aggregate_seeds(recipe(table_rows={"No model": "workflow", "Model": "base"}), {0: made})
     row = rows(table)["No model"]
     assert (row["kind"], row["stages"], row["seconds"]) == ("program", [], 0)
     write_seeds_page(table, {}, {}, {}, tmp_path / "report.html")
@@ -205,7 +205,7 @@ def test_a_row_has_every_kind_of_question_by_itself() -> None:
 
 
 def test_rows_have_the_titles_of_the_recipe() -> None:
-    table = aggregate_seeds(recipe(rows={"A & B": "rl2", "Model": "base"}), {0: report(0.5)})
+    table = aggregate_seeds(recipe(table_rows={"A & B": "rl2", "Model": "base"}), {0: report(0.5)})
     assert [(row["title"], row["name"]) for row in table["rows"]] == [
         ("A & B", "rl2"),
         ("Model", "base"),
@@ -220,7 +220,7 @@ def test_the_charts_compare_react_sft_and_the_rl_that_went_on_from_it() -> None:
 
 
 def test_rivals_differ_in_their_last_stage_alone() -> None:
-    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    one = {"type": "rl", "start_from": "sft", "steps": 3, "optim": {"lr": 0.1}}
     stages = STAGES | {"one": one, "two": one, "simulated": one | {"observations": "simulated"}}
     settings = recipe(stages=stages)
     made = report(0.5)
@@ -248,7 +248,7 @@ def answers(seed: int, name: str) -> list[Trajectory]:
 
 def test_rows_are_compared_by_their_titles_on_the_leading_split() -> None:
     settings = recipe(
-        rows={"Model": "base", "All": "rl2"},
+        table_rows={"Model": "base", "All": "rl2"},
         comparisons={"all of it": ["Model", "All"], "back": ["All", "Model"]},
         evaluation={"splits": {"heldout": 9, "train": 1}},
     )

@@ -15,7 +15,7 @@ ATTACK = "<script>alert('owned')</script>"
 
 def page(tmp_path: Path, titles: dict[str, str], *ems: float) -> str:
     reports = {seed: report(em) for seed, em in enumerate(ems)}
-    table = aggregate_seeds(recipe(seeds=list(reports), rows=titles), reports)
+    table = aggregate_seeds(recipe(seeds=list(reports), table_rows=titles), reports)
     links = {seed: f"seed-{seed}/report.html" for seed in reports}
     write_seeds_page(table, links, {}, {}, tmp_path / "report.html")
     return (tmp_path / "report.html").read_text("utf-8")
@@ -53,7 +53,7 @@ COMPARED = {
 
 
 def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = recipe(rows={"Model": "base", "All": "rl2"})
+    settings = recipe(table_rows={"Model": "base", "All": "rl2"})
     few = COMPARED | {"em_difference_ci95": None}
     none = COMPARED | {"em_difference": None, "p_value": None, "em_difference_ci95": None}
     table = aggregate_seeds(settings, {0: report(0.2)}, [COMPARED, few, none])
@@ -82,8 +82,10 @@ def test_titles_are_text(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
-    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
-    settings = recipe(stages=STAGES | {"one": one, "two": one}, rows={"A & B": "one", "C": "two"})
+    one = {"type": "rl", "start_from": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    settings = recipe(
+        stages=STAGES | {"one": one, "two": one}, table_rows={"A & B": "one", "C": "two"}
+    )
     splits = {"mixed": entry(0.5, {}), ATTACK: entry(0.25, {}, calls_mean=3.21)}
     reports = {}
     for seed in range(2):
@@ -121,12 +123,12 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
 
 def test_the_terminal_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     titles = {"Everything at once": "rl2", "Model": "base"}
-    table = aggregate_seeds(recipe(rows=titles), {0: report(0.2), 1: report(0.4)})
+    table = aggregate_seeds(recipe(table_rows=titles), {0: report(0.2), 1: report(0.4)})
     Console(width=80).print(build_seeds_table(table["rows"]))
     output = capsys.readouterr().out
     assert "0.300 [0.000, 1.000]" in output
     assert "1.50/1.00" in output
-    one = aggregate_seeds(recipe(rows={"Model": "base"}), {0: report(0.2)})
+    one = aggregate_seeds(recipe(table_rows={"Model": "base"}), {0: report(0.2)})
     Console(width=80).print(build_seeds_table(one["rows"]))
     assert "[" not in capsys.readouterr().out.replace("[95 %]", "")
 
@@ -137,12 +139,14 @@ def test_costs_are_shown_where_something_has_a_price(
     costs = {"call_cost_mean": 3.25, "call_cost_optimal_mean": 2.5, "acting_cost_per_success": 4.5}
     costs |= {"call_cost_regret_mean": 0.75, "token_cost_mean": 0.0}
     rows = {"All": "rl2"}
-    table = aggregate_seeds(recipe(rows=rows), {0: report(0.2, **costs), 1: report(0.4, **costs)})
+    table = aggregate_seeds(
+        recipe(table_rows=rows), {0: report(0.2, **costs), 1: report(0.4, **costs)}
+    )
     Console(width=110).print(build_seeds_table(table["rows"]))
     assert "3.25/2.50" in (output := capsys.readouterr().out)
     assert "4.50" in output
     write_seeds_page(table, {}, {}, {}, tmp_path / "r.html")
     assert "What acting costs" in (tmp_path / "r.html").read_text()
-    plain = aggregate_seeds(recipe(rows=rows), {0: report(0.2), 1: report(0.4)})
+    plain = aggregate_seeds(recipe(table_rows=rows), {0: report(0.2), 1: report(0.4)})
     write_seeds_page(plain, {}, {}, {}, tmp_path / "p.html")
     assert "What acting costs" not in (tmp_path / "p.html").read_text()

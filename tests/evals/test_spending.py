@@ -52,8 +52,8 @@ def test_sums_a_success() -> None:
     found = compute_cost_metrics(part, (1e6, 2e6))
     assert found == {
         "requests_mean": 1.5,
-        "read_mean": 20,
-        "written_mean": 6,
+        "prompt_tokens_mean": 20,
+        "completion_tokens_mean": 6,
         "cost_mean": 32,
         "tokens_per_success": 52,
         "calls_per_success": 1,

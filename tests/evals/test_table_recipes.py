@@ -26,10 +26,10 @@ from seeds_parts import entry, recipe, report, rows
 def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
     table, mini = load_recipe("autocoa-table", []), load_recipe("autocoa-mini", [])
     for name, stage in mini.stages.items():
-        own = {"start": None, "evaluate": stage.evaluate}
+        own = {"start_from": None, "evaluate": stage.evaluate}
         steps = {"steps": stage.steps} if isinstance(stage, Rl) else {}
         assert table.stages[name].model_copy(update=own | steps) == stage, name
-    same = ("dialect", "instruction", "world", "scratch", "search")
+    same = ("dialect", "instruction", "world", "tiny_model", "search")
     assert [getattr(table, key) for key in same] == [getattr(mini, key) for key in same]
     workflows = {"workflows": mini.evaluation.workflows}
     assert table.evaluation.model_copy(update=workflows) == mini.evaluation
@@ -42,19 +42,19 @@ def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> N
         own = {"evaluate": mini.stages[name].evaluate}
         assert frontier.stages[name].model_copy(update=own) == mini.stages[name], name
     trained = [stage for stage in frontier.stages.values() if isinstance(stage, Rl)]
-    assert {(stage.start, stage.steps) for stage in trained} == {("sft3", 40)}
+    assert {(stage.start_from, stage.steps) for stage in trained} == {("sft3", 40)}
     # at a learning rate of its own: the higher one shows what the shares do in fewer steps
     asked = {
         "steps": 40,
         "optim": trained[0].optim,
         "cot_share": 0.0,
         "cot_questions": "all",
-        "call_smoothing": None,
+        "otc_smoothing": None,
     }
     rewards = {"rewards": {"em": 1.0, "format_penalty": 0.2}}
     alike = [stage.model_copy(update=asked | rewards) for stage in trained]
     assert all(stage == alike[0] for stage in alike)
-    start = {"start": None, "checkpoint_every": mini.stages["rl2"].checkpoint_every}
+    start = {"start_from": None, "checkpoint_every": mini.stages["rl2"].checkpoint_every}
     assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=asked)
 
 
@@ -75,11 +75,11 @@ def test_simulators_are_compared_for_one_policy() -> None:
 def test_settings_for_code_agents_are_compared_one_by_one() -> None:
     names = ("code-mini", "otc-code-mini", "code-table")
     mini, otc, table = (load_recipe(name, []) for name in names)
-    given = {"recipe", "seeds", "side_by_side", "stages", "rows", "comparisons"}
+    given = {"name", "seeds", "parallel_seeds", "stages", "table_rows", "comparisons"}
     for name, stage in mini.stages.items():
-        assert otc.stages[name].model_copy(update={"start": None}) == stage, name
+        assert otc.stages[name].model_copy(update={"start_from": None}) == stage, name
     for name, stage in otc.stages.items():
-        own = {"start": table.stages[name].start}
+        own = {"start_from": table.stages[name].start_from}
         assert table.stages[name] == stage.model_copy(update=own), name
     assert mini.model_dump(exclude=given) == otc.model_dump(exclude=given)
     given |= {"evaluation"}
@@ -91,13 +91,13 @@ def test_settings_for_code_agents_are_compared_one_by_one() -> None:
         if isinstance(stage, Rl) and name != "rl"
     } == {
         "void": {"train_void": False},
-        "resampled": {"oversample": 2},
+        "resampled": {"oversample_factor": 2},
         "repair": {"rewards": {"em": 1.0, "repair": 0.2}},
-        "otc": {"rewards": {"otc-grpo": 1.0}, "call_smoothing": 1.0},
+        "otc": {"rewards": {"otc-grpo": 1.0}, "otc_smoothing": 1.0},
         "otc-floor": {
             "rewards": {"otc-grpo": 1.0},
-            "call_smoothing": 1.0,
-            "advantage_floor": "right",
+            "otc_smoothing": 1.0,
+            "advantage_floor": "correct",
         },
     }
 
@@ -105,7 +105,7 @@ def test_settings_for_code_agents_are_compared_one_by_one() -> None:
 def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     table = load_recipe("autocoa-table", [])
     seed = report(0.5)
-    seed["evals"] = dict.fromkeys(table.rows.values(), seed["evals"]["base"])
+    seed["evals"] = dict.fromkeys(table.table_rows.values(), seed["evals"]["base"])
     seed["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
     found = rows(aggregate_seeds(table, {0: seed}))
     sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
@@ -139,14 +139,16 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
 
 def test_comparisons_name_two_rows_of_the_table() -> None:
     with pytest.raises(UserError) as caught:
-        load_recipe("smoke", ["rows.All=rl2", "rows.Half=sft2", "comparisons.worth=[Hal, All]"])
+        load_recipe(
+            "smoke", ["table_rows.All=rl2", "table_rows.Half=sft2", "comparisons.worth=[Hal, All]"]
+        )
     assert str(caught.value) == (
         "the comparison 'worth' names the row 'Hal', which the table does not have; did you mean"
         " 'Half'?"
     )
     for pair in ("All", "[All]", "[All, Half, All]", "1"):
         with pytest.raises(UserError) as caught:
-            load_recipe("smoke", ["rows.All=rl2", f"comparisons.worth={pair}"])
+            load_recipe("smoke", ["table_rows.All=rl2", f"comparisons.worth={pair}"])
         assert str(caught.value) == (
             "'comparisons' is wrong: 'worth' must name two rows, as in [the first, the second]."
         )
@@ -176,7 +178,8 @@ def test_the_script_prints_the_table_for_the_documents(
     printed: Callable[[dict[str, Any]], list[str]],
 ) -> None:
     table = aggregate_seeds(
-        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
+        recipe(table_rows={"Model": "base", "All": "rl2"}),
+        {0: report(0.2), 1: report(0.4, known=None)},
     )
     head, rule, model, trained = printed(table)
     assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
@@ -195,7 +198,7 @@ def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[
         **{"em_difference": 0.225, "em_difference_ci95": [-0.0312, 0.4], "p_value": 0.0351},
     }
     none = {"em_difference": None, "em_difference_ci95": None, "p_value": None}
-    settings = recipe(rows={"Model": "base", "All": "rl2"})
+    settings = recipe(table_rows={"Model": "base", "All": "rl2"})
     compared = [found, found | {"p_value": 1e-9, "em_difference_ci95": None}, found | none]
     lines = printed(aggregate_seeds(settings, {0: report(0.2)}, compared))
     head, rule, *shown = lines[lines.index("") + 1 :]
@@ -212,7 +215,7 @@ def test_the_script_prints_every_kind_of_question(
 ) -> None:
     splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
     table = aggregate_seeds(
-        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
+        recipe(table_rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
     )
     lines = printed(table)
     head, _, *found = lines[lines.index("") + 1 :]
@@ -232,7 +235,7 @@ def test_the_script_prints_every_kind_of_question(
 def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_say() -> None:
     table = load_recipe("otc-table", [])
     rl = {name: stage for name, stage in table.stages.items() if isinstance(stage, Rl)}
-    assert {stage.start for stage in rl.values()} == {"sft"}
+    assert {stage.start_from for stage in rl.values()} == {"sft"}
     assert {name: dict(stage.rewards) for name, stage in rl.items()} == {
         "em-grpo": {"em": 1.0},
         "otc-grpo": {"otc-grpo": 1.0},
@@ -242,14 +245,14 @@ def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_sa
     for algorithm in ("grpo", "ppo"):  # nothing but the reward
         em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
         assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
-    assert table.stages["sft"].model_dump()["data"] == "wasteful"
+    assert table.stages["sft"].model_dump()["dataset"] == "wasteful"
     splits = table.evaluation.splits
     assert min(splits["mixed"], splits["four_hops"], splits["unseen_chains"]) >= 100
     assert table.evaluation.leading_split == "mixed"
     assert table.world is not None
     assert table.world.settings["reserved_chains"] > 0
     made = report(0.5)
-    made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
+    made["evals"] = dict.fromkeys(table.table_rows.values(), made["evals"]["base"])
     made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
     assert {r["name"] for r in select_rival_rows(aggregate_seeds(table, {0: made})["rows"])} == set(
         rl

@@ -64,7 +64,7 @@ def run_scripted(
     environment = BlackBoxEnvironment(name, **(settings or {}))
     engine = InOrder(turns, tokenizer)
     engine.slow, engine.broken = slow, broken
-    limits = BudgetConfig.model_validate({"total_tokens": 600, **budget})
+    limits = BudgetConfig.model_validate({"max_context_tokens": 600, **budget})
 
     async def one() -> Trajectory:
         async with isolate_failures(environment, make_dialect("hermes", tokenizer), limits) as go:

@@ -19,11 +19,11 @@ TEMPLATE = (  # each message ends with what tells that the policy is to write
 STAGE: dict[str, Any] = {
     "type": "rl",
     "steps": STEPS,
-    "questions": 4,
-    "group": 12,
+    "questions_per_step": 4,
+    "group_size": 12,
     "rewards": {"environment": 1.0},
     "optim": {"lr": 0.01},
-    "collapse_share": None,
+    "collapse_threshold": None,
 }
 
 
@@ -39,12 +39,12 @@ def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[d
     """The metrics of a run of a recipe with this environment, which `check` finds sound."""
     recipe = parse_recipe(
         {
-            "recipe": "play",
+            "name": "play",
             "seed": seed,
             "device": "cpu",
             "model": str(write_player(folder / "player", seed)),
             "environment": environment,
-            "budget": {"turn_tokens": 4, "total_tokens": 40, "max_calls": 2},
+            "budget": {"max_turn_tokens": 4, "max_context_tokens": 40, "max_calls": 2},
             "stages": {"rl": STAGE | stage},
             "evaluation": {"splits": {"heldout": 4}},
         }
@@ -57,7 +57,7 @@ def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[d
 
 def trained_as_sampled(rows: list[dict[str, Any]]) -> None:
     """The trainer gives every token the log-probability that the engine sampled it with."""
-    gaps = [row["sampler_gap"] for row in rows if "loss" in row]
+    gaps = [row["sampler_logp_diff"] for row in rows if "loss" in row]
     assert len(gaps) > len(rows) / 2
     assert max(gaps) < 1e-4, gaps
 

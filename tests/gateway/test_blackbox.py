@@ -80,7 +80,9 @@ def test_calls_count_once_and_only_with_a_result() -> None:
     query = '{"name": "search", "arguments": {"query": "Ada"}}'
     twice = f"<tool_call>\n{query}\n</tool_call>\n" * 2
     done, _ = run_scripted(
-        "calls_on", [twice, f"<tool_call>\n{query}\n</tool_call>", "Ada", twice], total_tokens=4000
+        "calls_on",
+        [twice, f"<tool_call>\n{query}\n</tool_call>", "Ada", twice],
+        max_context_tokens=4000,
     )
     assert [call.observation for call in done.calls] == ["0", "1", "2"]
     assert done.num_executed_calls == 3  # the last two had no result
@@ -111,7 +113,7 @@ def test_results_are_shown_in_the_order_of_their_calls() -> None:
         f'<tool_call>{{"name": "search", "arguments": {{"query": "{name}"}}}}</tool_call>'
         for name in ("Ada", "Bo")
     )
-    done, _ = run_scripted("answers_out_of_order", [calls, "Cy"], total_tokens=4000)
+    done, _ = run_scripted("answers_out_of_order", [calls, "Cy"], max_context_tokens=4000)
     results = done.segments[2].text
     assert 0 < results.index('{"query": "Ada"}') < results.index('{"query": "Bo"}')
     assert [call.observation for call in done.calls] == ['{"query": "Ada"}', '{"query": "Bo"}']
@@ -184,7 +186,7 @@ def test_thoughts_of_others_stand_as_the_template_writes_them(family: str, conte
 
 
 def test_functions_of_older_clients_are_calls() -> None:
-    done, _ = run_scripted("speaks_as_before", ["Ada"], total_tokens=4000)
+    done, _ = run_scripted("speaks_as_before", ["Ada"], max_context_tokens=4000)
     assert '{"query": "Ada"}' in done.segments[0].text
     assert "<tool_response>\nShe is.\n</tool_response>" in done.segments[0].text
 
@@ -204,7 +206,9 @@ def test_a_draft_in_a_thought_is_no_call_and_a_tag_in_a_string_ends_none() -> No
     draft = '<think>Or <tool_call>{"name": "search", "arguments": {}}</tool_call>?</think>'
     query = '{"name": "search", "arguments": {"query": "</tool_call><think>"}}'
     done, _ = run_scripted(
-        "calls_tools", [f"{draft}<tool_call>{query}</tool_call>", f"{draft}Ada"], total_tokens=4000
+        "calls_tools",
+        [f"{draft}<tool_call>{query}</tool_call>", f"{draft}Ada"],
+        max_context_tokens=4000,
     )
     assert [call.arguments for call in done.calls] == [{"query": "</tool_call><think>"}]
     assert done.answer == f"{draft}Ada"
@@ -231,7 +235,7 @@ def test_who_does_not_wait_for_an_answer_ends_all_the_same() -> None:
     [
         ("converses", ["Ada", "Bo", "Cy"], {"max_calls": 2}, {}),
         ("converses", ["Ada", "Bo", "Cy"], {}, {"max_turns": 2}),
-        ("converses", ["Ada", "Bo", "Cy"], {"total_tokens": 70}, {}),
+        ("converses", ["Ada", "Bo", "Cy"], {"max_context_tokens": 70}, {}),
     ],
 )
 def test_the_budget_ends_a_rollout(
@@ -245,7 +249,7 @@ def test_the_budget_ends_a_rollout(
 
 
 def test_a_turn_that_is_cut_is_truncated() -> None:
-    done, _ = run_scripted("posts", ["a long answer that is cut"], turn_tokens=4)
+    done, _ = run_scripted("posts", ["a long answer that is cut"], max_turn_tokens=4)
     assert (done.status, len(done.segments[1].ids)) == (Status.TRUNCATED, 4)
     assert done.rewards == {"environment": 0.75}
 

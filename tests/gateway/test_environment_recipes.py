@@ -18,7 +18,7 @@ from fieldcraft.runs.file_inputs import FileData
 from fieldcraft.runs.inputs import EnvironmentData, make_data_source
 from fieldcraft.types import Task, Trajectory, UserError
 
-GAME = {"name": "text", "env": "games_parts:Guess", "games": 6}
+GAME = {"name": "text", "env": "games_parts:Guess", "num_seeds": 6}
 
 
 def recipe(folder: Path, environment: Any = GAME, **keys: Any) -> Recipe:
@@ -26,11 +26,11 @@ def recipe(folder: Path, environment: Any = GAME, **keys: Any) -> Recipe:
         write_player(folder / "player", 0)
     return parse_recipe(
         {
-            "recipe": "play",
+            "name": "play",
             "device": "cpu",
             "model": str(folder / "player"),
             "environment": environment,
-            "budget": {"total_tokens": 40},
+            "budget": {"max_context_tokens": 40},
             "stages": {"rl": STAGE},
             "evaluation": {"splits": {"heldout": 2}},
         }
@@ -44,8 +44,8 @@ def problems(folder: Path, environment: Any) -> list[str]:
 
 def test_it_has_no_tools_and_its_own_verdict(tmp_path: Path) -> None:
     made = recipe(tmp_path)
-    assert (made.tools, made.evaluation.workflows, made.correct) == ((), (), "environment")
-    assert recipe(tmp_path, correct="em").correct == "em"
+    assert (made.tools, made.evaluation.workflows, made.verdict_reward) == ((), (), "environment")
+    assert recipe(tmp_path, verdict_reward="em").verdict_reward == "em"
     dumped = made.model_dump(mode="json")
     assert dumped["environment"] == GAME | {"tool_costs": {}}
     assert parse_recipe(dumped) == made
@@ -54,7 +54,7 @@ def test_it_has_no_tools_and_its_own_verdict(tmp_path: Path) -> None:
 def test_a_recipe_with_tools_is_as_it_was(tmp_path: Path) -> None:
     made = recipe(tmp_path, "tools", tasks=str(questions(tmp_path)), search={"url": "http://x"})
     assert [tool.name for tool in made.tools] == ["search"]
-    assert (made.correct, made.evaluation.workflows) == ("auto", ("workflow",))
+    assert (made.verdict_reward, made.evaluation.workflows) == ("auto", ("workflow",))
 
 
 def questions(folder: Path) -> Path:
@@ -82,7 +82,10 @@ def test_seeds_are_its_tasks_unless_the_recipe_has_questions(tmp_path: Path) -> 
         ({"tools": ["search"]}, "'tools' is wrong: an external environment has its own actions"),
         ({"environment": "texts"}, "unknown environment 'texts'"),
         ({"evaluation": {"workflows": ["rag"]}}, "evaluation.workflows does not work in"),
-        ({"budget": {"fold": {"at": 9}}}, "budget.fold does not work in environment 'text'"),
+        (
+            {"budget": {"fold": {"trigger_tokens": 9}}},
+            "budget.fold does not work in environment 'text'",
+        ),
         ({"stages": {"rl": STAGE | {"observations": "simulated"}}}, "set observations: real"),
         ({"evaluation": {"splits": {"easy": 3}}}, "unknown key 'evaluation.splits.easy'"),
     ],
@@ -99,7 +102,10 @@ def test_what_does_not_fit_is_a_sentence(
     ("environment", "sentence"),
     [
         ("text", "the environment 'text' needs the setting 'env'"),
-        (GAME | {"game": 3}, "the environment 'text' has no setting 'game'; did you mean 'games'?"),
+        (
+            GAME | {"num_seed": 3},
+            "the environment 'text' has no setting 'num_seed'; did you mean 'num_seeds'?",
+        ),
         (GAME | {"env": "Guess"}, "write env as module:Name"),
         (GAME | {"env": "games_parts:CannotBeMade"}, "the environment cannot be opened"),
         ({"name": "games_parts:Guess"}, "has no tasks and no start"),
@@ -118,7 +124,7 @@ def test_check_finds_nothing_wrong_with_a_good_one(tmp_path: Path) -> None:
 
 def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     player = write_player(tmp_path / "player", 0)
-    write_agent_settings(player, Recipe(recipe="r", stages={}), None, trained_with_tools=True)
+    write_agent_settings(player, Recipe(name="r", stages={}), None, trained_with_tools=True)
     assert recipe(tmp_path).tools == ()
 
 
@@ -128,10 +134,10 @@ def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     write_agent_settings(tmp_path / "player", acts, None, trained_with_tools=True)
     agent = find_agent(tmp_path / "player")
     assert agent.recipe.environment == acts.environment
-    assert agent.recipe.correct == "environment"
+    assert agent.recipe.verdict_reward == "environment"
     done = agent.ask("whatever it asks")
     assert "environment" in done.rewards
-    keys = {"recipe": "on", "model": str(tmp_path / "player"), "stages": {"rl": STAGE}}
+    keys = {"name": "on", "model": str(tmp_path / "player"), "stages": {"rl": STAGE}}
     assert parse_recipe(keys).environment == acts.environment
     tools = {"tools": ["search"], "search": {"url": "http://x"}, "tasks": str(questions(tmp_path))}
     assert not parse_recipe(
@@ -148,6 +154,6 @@ def test_a_verdict_outside_0_to_1_is_refused() -> None:
     done = Trajectory(Task("q", "?", ()), rewards={"environment": 3.0})
     rubric = Rubric([(EnvironmentReward(), 1.0)], "environment")
     with pytest.raises(
-        UserError, match="must give scores from 0 to 1, not 3: set correct= to another"
+        UserError, match="must give scores from 0 to 1, not 3: set verdict_reward= to another"
     ):
         asyncio.run(rubric.score([done]))

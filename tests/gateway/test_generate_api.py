@@ -32,7 +32,7 @@ def ask(engine: Engine, body: Any) -> httpx.Response:
 
 
 def test_ids_and_log_probabilities_are_those_of_the_engine() -> None:
-    engine = LocalEngine(small_model(), TOKENIZER, max_rows=4)
+    engine = LocalEngine(small_model(), TOKENIZER, max_num_seqs=4)
     params = {"max_tokens": 6, "temperature": 0.7, "seed": 5, "logprobs": 1}
     answer = ask(engine, {"model": "m", "token_ids": IDS, "sampling_params": params}).json()
     wanted = asyncio.run(engine.generate(IDS, SamplingParams(6, 0.7, (), 5), "s"))

@@ -9,7 +9,7 @@ import fieldcraft as fc
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Status, UserError
 
-GAME = {"name": "text", "env": "games_parts:Partners", "games": 8}
+GAME = {"name": "text", "env": "games_parts:Partners", "num_seeds": 8}
 
 
 @pytest.mark.long
@@ -34,19 +34,23 @@ def test_so_it_does_while_it_is_sampled(tmp_path: Path) -> None:
 def test_an_agent_is_trained_by_games_about_questions(tmp_path: Path) -> None:
     agent = fc.load(write_player(tmp_path / "player", 0)).train(
         [fc.Task(f"q{n}", "abcd"[n], (str(n),)) for n in range(4)],
-        {"rl": fc.Rl.model_validate(STAGE | {"steps": 2, "questions": 2, "group": 4})},
+        {
+            "rl": fc.Rl.model_validate(
+                STAGE | {"steps": 2, "questions_per_step": 2, "group_size": 4}
+            )
+        },
         out=tmp_path / "run",
         environment={"name": "text", "env": "games_parts:AsksTask"},
-        budget={"turn_tokens": 4, "total_tokens": 40},
+        budget={"max_turn_tokens": 4, "max_context_tokens": 40},
         evaluation={"splits": {"heldout": 2}},
     )
-    assert (agent.recipe.correct, agent.recipe.tools) == ("environment", ())
+    assert (agent.recipe.verdict_reward, agent.recipe.tools) == ("environment", ())
     assert agent.ask("a").segments[0].text == "a>"
 
 
 @pytest.mark.long
 def test_games_that_fail_do_not_stop_the_others(tmp_path: Path) -> None:
-    rows = learn(tmp_path, {**GAME, "env": "games_parts:SometimesRaises", "games": 4}, steps=2)
+    rows = learn(tmp_path, {**GAME, "env": "games_parts:SometimesRaises", "num_seeds": 4}, steps=2)
     assert [row["status/error"] for row in rows] == [0.25, 0.25]
     assert all("loss" in row for row in rows)
 

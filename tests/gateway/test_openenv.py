@@ -21,7 +21,7 @@ from fieldcraft.rollout.turns import Policy
 from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
-LIMITS = BudgetConfig(turn_tokens=4, total_tokens=40, max_calls=2)
+LIMITS = BudgetConfig(max_turn_tokens=4, max_context_tokens=40, max_calls=2)
 PARTNERS = {"a": "0", "b": "3", "c": "1", "d": "2"}
 SESSIONS = 4
 
@@ -130,7 +130,7 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
     policy = Policy(engine=ScriptedEngine(tokenizer, ["0", "3"]))
-    [task], _ = OpenEnvEnvironment("", games=1).tasks(0)
+    [task], _ = OpenEnvEnvironment("", num_seeds=1).tasks(0)
 
     async def before_and_after() -> list[Trajectory]:
         server = serve_in_thread(app)
@@ -147,7 +147,7 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
 
 def choice(url: str) -> dict[str, Any]:
     """As many games as those in text have."""
-    shown = {"observation": "letter", "sessions": SESSIONS, "games": 8}
+    shown = {"observation": "letter", "sessions": SESSIONS, "num_seeds": 8}
     return {"name": "openenv", "url": url, **shown}
 
 

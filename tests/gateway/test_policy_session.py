@@ -20,7 +20,7 @@ from fieldcraft.sampling import Completion, SamplingParams, StopReason
 from fieldcraft.types import Author, Task, Trajectory
 
 TOKENIZER = letters()
-LIMITS = BudgetConfig(turn_tokens=4, total_tokens=8)
+LIMITS = BudgetConfig(max_turn_tokens=4, max_context_tokens=8)
 
 
 def ids(text: str) -> list[int]:

@@ -12,7 +12,7 @@ CALL = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
 
 
 def test_how_a_request_chooses_tools_and_forms() -> None:
-    done, engine = run_scripted("chooses", [CALL, CALL], total_tokens=4000)
+    done, engine = run_scripted("chooses", [CALL, CALL], max_context_tokens=4000)
     forbidden, offered, *refused = (done.answer or "").splitlines()
     assert (forbidden, offered) == ("content,role", "role,tool_calls")
     prompts = [TOKENIZER.decode(ids) for ids in engine.prompts]
@@ -70,7 +70,7 @@ def assert_trained_as_sampled(done: Trajectory, prompts: list[list[int]]) -> Non
 def test_a_template_that_leaves_thoughts_out_begins_a_chain_with_each_turn(
     tokenizer: Tokenizer,
 ) -> None:
-    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, max_context_tokens=4000)
     assert authors(done) == [ONE_TURN] * 3
     assert done.status is Status.ANSWERED
     assert_trained_as_sampled(done, engine.prompts)
@@ -93,14 +93,14 @@ def test_a_template_that_leaves_thoughts_out_begins_a_chain_with_each_turn(
 def test_a_template_that_lets_thoughts_stand_in_place_goes_on_with_the_chain(
     tokenizer: Tokenizer,
 ) -> None:
-    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, engine = run_scripted("converses", TURNS, tokenizer=tokenizer, max_context_tokens=4000)
     assert authors(done) == [[*TWO_TURNS, Author.TOOL, Author.POLICY]]
     assert_trained_as_sampled(done, engine.prompts)
 
 
 def test_a_template_that_fails_is_a_refusal_of_the_request() -> None:
     tokenizer = with_template("{{ raise_exception('no answers') }}")
-    done, _ = run_scripted("converses", TURNS, tokenizer=tokenizer, total_tokens=4000)
+    done, _ = run_scripted("converses", TURNS, tokenizer=tokenizer, max_context_tokens=4000)
     assert done.status is Status.ERROR
     assert "no answers" in done.error
     assert "BadRequestError" in done.error

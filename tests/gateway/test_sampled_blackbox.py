@@ -24,13 +24,13 @@ from source_files import lines
 from training_parts import assert_agree, chatty_engine, make_trainer
 
 ROLLOUTS = 12
-FEW = {"steps": 24, "group": 8, "optim": {"lr": 0.02}}  # a framework takes its time
+FEW = {"steps": 24, "group_size": 8, "optim": {"lr": 0.02}}  # a framework takes its time
 
 
 def sample_conversations(agent: str, engine, seed: int = 0) -> list[Trajectory]:
     tokenizer = engine._stop_matcher.tokenizer
     policy = Policy(engine=engine, temperature=0.8, seed=seed)
-    limits = BudgetConfig(turn_tokens=12, total_tokens=400)
+    limits = BudgetConfig(max_turn_tokens=12, max_context_tokens=400)
     tasks = [Task(str(i), f"Who was born in Northport {i}?", ()) for i in range(ROLLOUTS)]
 
     async def all_of_them() -> list[Trajectory]:
@@ -70,13 +70,13 @@ def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]
     asked = [{"question": a + b, "answer": "-"} for a, b in permutations("abcd", 2)]
     recipe = parse_recipe(
         {
-            "recipe": "blackbox",
+            "name": "blackbox",
             "seed": seed,
             "device": "cpu",
             "model": str(write_player(folder / "player", seed)),
             "tasks": str(lines(folder / "tasks.jsonl", *asked)),
             "environment": {"name": "blackbox", "agent": "blackbox_agents:partners"},
-            "budget": {"turn_tokens": 4, "total_tokens": 40, "max_calls": 6},
+            "budget": {"max_turn_tokens": 4, "max_context_tokens": 40, "max_calls": 6},
             "stages": {"rl": STAGE | FEW | stage},
             "evaluation": {"splits": {"heldout": 4}},
         }

@@ -17,7 +17,7 @@ from fieldcraft.types import Author, Trajectory
 from training_parts import assert_agree
 
 GAME = TextEnvironment("games_parts:Partners")
-LIMITS = BudgetConfig(turn_tokens=4, total_tokens=40, max_calls=2)
+LIMITS = BudgetConfig(max_turn_tokens=4, max_context_tokens=40, max_calls=2)
 
 
 def rollouts(engine: LocalEngine, seed: int) -> list[Trajectory]:
@@ -36,21 +36,21 @@ def rollouts(engine: LocalEngine, seed: int) -> list[Trajectory]:
 def test_engine_and_trainer_agree_about_games() -> None:
     model = small_model()
     trainer = Trainer(model, Optim(lr=1e-2), 10)
-    engine = LocalEngine(model, letters(), max_rows=64)
+    engine = LocalEngine(model, letters(), max_num_seqs=64)
     done = rollouts(engine, 0)
     both = [t for t in done if [s.author for s in t.segments].count(Author.POLICY) == 2]
     assert both
     units = assert_agree(trainer, both, 0.7)
     total = sum(float(sample.weight.sum()) for (sample,) in units)
     row = trainer.step(units, PolicyGradientLoss(), total, 0.7)
-    assert row["sampler_gap"] < 1e-4
+    assert row["sampler_logp_diff"] < 1e-4
     asyncio.run(engine.update_weights(1))
     versions = {v for t in rollouts(engine, 0) for s in t.segments for v, _ in s.versions}
     assert versions == {1}
 
 
 def test_a_rollout_follows_from_its_key_and_the_seed() -> None:
-    engine = LocalEngine(small_model(), letters(), max_rows=64)
+    engine = LocalEngine(small_model(), letters(), max_num_seqs=64)
     first, second = rollouts(engine, 0), rollouts(engine, 0)
     assert [t.ids for t in first] == [t.ids for t in second]
     assert [t.ids for t in rollouts(engine, 1)] != [t.ids for t in first]

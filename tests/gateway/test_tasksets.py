@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON and find_spec("verifiers") is None, reason="no verifiers"),
 ]
-LIMITS = BudgetConfig(turn_tokens=4, total_tokens=40, max_calls=2)
+LIMITS = BudgetConfig(max_turn_tokens=4, max_context_tokens=40, max_calls=2)
 END = "<end>"
 
 

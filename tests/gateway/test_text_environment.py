@@ -22,7 +22,7 @@ from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
 TOKENIZER = tiny_tokenizer()
-[TASK], _ = TextEnvironment("games_parts:Guess", games=1).tasks(0)  # its number is 6
+[TASK], _ = TextEnvironment("games_parts:Guess", num_seeds=1).tasks(0)  # its number is 6
 
 
 def run_scripted(
@@ -147,7 +147,7 @@ def test_the_budget_limits_moves_where_nothing_else_does() -> None:
 
 
 def test_a_turn_without_end_is_truncated() -> None:
-    done = run_scripted("Guess", ["4", "5 " * 50], turn_tokens=10)
+    done = run_scripted("Guess", ["4", "5 " * 50], max_turn_tokens=10)
     assert done.status is Status.TRUNCATED
     assert done.rewards == {"environment": 0.25}
     assert len(done.calls) == 1
@@ -172,7 +172,7 @@ def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
 
 @pytest.mark.long
 def test_a_game_that_is_too_slow_ends_its_own_rollout() -> None:
-    done = run_scripted("Sleeps", ["6"], run=games_parts.Sleeps.clock.run, call_seconds=100)
+    done = run_scripted("Sleeps", ["6"], run=games_parts.Sleeps.clock.run, call_timeout_seconds=100)
     assert done.status is Status.ERROR
     assert "did not return from step within 100 s" in done.error
 

@@ -24,14 +24,14 @@ def test_many_sessions_at_once(
     tmp_path: Path, architecture: Architecture, dtype: torch.dtype, tolerance: float, count: int
 ) -> None:
     model = sharp_model(tmp_path, architecture).to("cuda", dtype)
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=64)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=64)
     for rollout in mixed_rollouts(engine, count):
         rollout.check(model, tolerance)
 
 
 def test_more_sessions_than_rows_and_prompts_in_pieces(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to("cuda")
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=5, step_tokens=24)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=5, max_batched_tokens=24)
     for rollout in mixed_rollouts(engine, 24):
         rollout.check(model, 1e-3)
     assert engine.stats.evicted_sessions > 0
@@ -39,7 +39,7 @@ def test_more_sessions_than_rows_and_prompts_in_pieces(tmp_path: Path) -> None:
 
 def test_one_wait_for_the_device_per_step(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to("cuda")
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=64)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=64)
     mixed_rollouts(engine, 8)  # kernels are loaded, libraries initialised
     asyncio.run(engine.update_weights(engine.version + 1))
     before = engine.stats.forwards

@@ -94,7 +94,9 @@ def test_another_revision_is_another_run(full_hub: Hub, capsys: pytest.CaptureFi
 def test_an_agent_that_is_trained_further_keeps_the_name(full_hub: Hub) -> None:
     agent = fieldcraft.load(NAME, dialect="hermes", tools=[])
     commit = full_hub.repositories[f"models/{NAME}"].refs["main"]
-    stage = fieldcraft.Sft(data="demonstrations", steps=1, batch=1, optim=fieldcraft.Optim(lr=1e-3))
+    stage = fieldcraft.Sft(
+        dataset="demonstrations", steps=1, batch_size=1, optim=fieldcraft.Optim(lr=1e-3)
+    )
     agent.train(
         f"hub:{DATA}",
         stage,
@@ -102,7 +104,7 @@ def test_an_agent_that_is_trained_further_keeps_the_name(full_hub: Hub) -> None:
         demonstrations=f"hub:{DATA}",
         ungraded="trust",
         evaluation={"splits": {"heldout": 1}, "workflows": []},
-        budget={"turn_tokens": 8, "total_tokens": 500},
+        budget={"max_turn_tokens": 8, "max_context_tokens": 500},
     )
     assert recipe_json("out")["model"] == f"{NAME}@{commit}"
 
@@ -117,9 +119,14 @@ def test_a_run_whose_model_is_not_in_this_cache_says_so(full_hub: Hub, tmp_path:
 
 def test_what_a_downloaded_agent_asks_for_needs_consent(full_hub: Hub, tmp_path: Path) -> None:
     files = full_hub.repositories[f"models/{NAME}"]
-    asks = {"recipe": "r", "dtype": "float32", "index": None, "dialect": "evil_module:Dialect"}
-    asks |= {"instruction": None, "system": None, "template": {}, "environment": {"name": "tools"}}
-    asks |= {"tools": [], "search": {}, "budget": {}, "max_rows": 1, "correct": "auto"}
+    asks = {"name": "r", "dtype": "float32", "index": None, "dialect": "evil_module:Dialect"}
+    asks |= {
+        "instruction": None,
+        "system_prompt": None,
+        "chat_template_kwargs": {},
+        "environment": {"name": "tools"},
+    }
+    asks |= {"tools": [], "search": {}, "budget": {}, "max_num_seqs": 1, "verdict_reward": "auto"}
     files.commit({**files.commits[files.refs["main"]], AGENT_FILE: json.dumps(asks).encode()})
     with pytest.raises(ConsentRequiredError, match="evil_module"):
         fieldcraft.load(NAME)
@@ -134,11 +141,11 @@ def test_every_key_that_takes_a_checkpoint_or_a_file_takes_a_name() -> None:
         "demonstrations": None,
         "pairs": f"hub:org/d@{commit}/default:train",
         "evaluation": {"tasks": {"dev": f"hub:org/b@{commit}/easy:dev"}},
-        "teacher": {"model": f"org/e@{commit}", "seats": {"plan": {"model": f"org/f@{commit}"}}},
+        "teacher": {"model": f"org/e@{commit}", "members": {"plan": {"model": f"org/f@{commit}"}}},
         "stages": {"d": {"type": "distil", "teacher": {"checkpoint": f"org/g@{commit}"}}},
     }
     placed = replace_names_with_paths(named)
-    assert commit in placed["teacher"]["seats"]["plan"]["model"]
+    assert commit in placed["teacher"]["members"]["plan"]["model"]
     assert "@" not in json.dumps(placed)
     assert replace_paths_with_names(placed) == named
     remote = {"teacher": {"url": "http://host/v1", "model": f"org/e@{commit}"}}

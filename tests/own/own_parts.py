@@ -170,7 +170,12 @@ class Brackets(fc.BaseDialect):
 
 # -- an algorithm and a workflow -----------------------------------------------------------------
 
-CAREFUL = {"baseline": "others", "scale": "none", "loss_weight": "token", "entropy_coef": 0.01}
+CAREFUL = {
+    "baseline": "leave-one-out",
+    "advantage_scale": "none",
+    "loss_aggregation": "token",
+    "entropy_coef": 0.01,
+}
 
 
 async def ask_first(task: fc.Task, policy: Policy, env: ToolEnvironment, key: str) -> fc.Trajectory:

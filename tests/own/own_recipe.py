@@ -16,9 +16,9 @@ OPTIM = {"lr": 1e-2}
 STAGES: dict[str, Any] = {
     "sft": {
         "type": "sft",
-        "data": "demonstrations",
+        "dataset": "demonstrations",
         "steps": 60,
-        "batch": 4,
+        "batch_size": 4,
         "optim": {"lr": 1e-2, "schedule": "linear"},
     },
     "reject": {"type": "own_parts:Rejection", "steps": 3, "optim": {"lr": 1e-3}},
@@ -26,8 +26,8 @@ STAGES: dict[str, Any] = {
         "type": "rl",
         "algorithm": "own_parts:CAREFUL",
         "steps": 3,
-        "questions": 3,
-        "group": 3,
+        "questions_per_step": 3,
+        "group_size": 3,
         "checkpoint_every": 2,
         "rewards": {
             "em": 1.0,
@@ -44,16 +44,16 @@ def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
     """The contents of a recipe file."""
     folder = model.parent
     return {
-        "recipe": "own",
+        "name": "own",
         "device": "cpu",
         "model": str(model),
         "tasks": str(folder / "questions.jsonl"),
         "demonstrations": str(folder / "demonstrations.jsonl"),
         "dialect": "own_parts:Brackets",
         "tools": TOOLS,
-        "budget": {"max_calls": 2, "turn_tokens": 20, "total_tokens": 140},
+        "budget": {"max_calls": 2, "max_turn_tokens": 20, "max_context_tokens": 140},
         "stages": STAGES,
-        "correct": "own_parts:Numeric",
+        "verdict_reward": "own_parts:Numeric",
         "evaluation": {"splits": {"heldout": 3}, "workflows": ["own_parts:ask_first"]},
         **changes,
     }
@@ -61,7 +61,7 @@ def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
 
 def rl(**changes: Any) -> dict[str, Any]:
     """The stages of a recipe with one stage of two steps alone."""
-    stage = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "optim": OPTIM}
+    stage = {"type": "rl", "steps": 2, "questions_per_step": 2, "group_size": 2, "optim": OPTIM}
     return {"rl": {**stage, **changes}}
 
 

@@ -81,12 +81,12 @@ def test_they_are_known(installed: Path) -> None:
 @pytest.mark.long
 def test_a_recipe_names_them(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe: dict[str, Any] = {
-        "recipe": "codes",
+        "name": "codes",
         "device": "cpu",
         "instruction": "",
         "world": {"name": "codes", "codes": 9},
-        "scratch": {"layers": 2, "width": 32, "heads": 2},
-        "budget": {"max_calls": 2, "turn_tokens": 24, "total_tokens": 250},
+        "tiny_model": {"layers": 2, "width": 32, "heads": 2},
+        "budget": {"max_calls": 2, "max_turn_tokens": 24, "max_context_tokens": 250},
         "stages": rl(steps=1, rewards={"em": 1.0, "terse": {"weight": 0.1, "letters": 4}}),
         "evaluation": {"splits": {"heldout": 2}, "workflows": []},
     }

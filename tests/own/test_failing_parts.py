@@ -53,7 +53,12 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
         model,
         tools=["failing_parts:endless"],
         stages=rl(steps=1),
-        budget={"max_calls": 2, "turn_tokens": 12, "total_tokens": 200, "call_seconds": 0.05},
+        budget={
+            "max_calls": 2,
+            "max_turn_tokens": 12,
+            "max_context_tokens": 200,
+            "call_timeout_seconds": 0.05,
+        },
     )
     recipe = write(tmp_path / "own.yaml", settings)
     command = [sys.executable, "-m", "fieldcraft", "run", recipe, "--out", tmp_path / "run"]
@@ -75,7 +80,12 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
     workflows = {"splits": {"heldout": 1}, "workflows": ["own_parts:ask_first"]}
-    budget = {"max_calls": 2, "turn_tokens": 12, "total_tokens": 400, "observation_tokens": 64}
+    budget = {
+        "max_calls": 2,
+        "max_turn_tokens": 12,
+        "max_context_tokens": 400,
+        "max_observation_tokens": 64,
+    }
     changes = {"tools": ["failing_parts:huge"], "evaluation": workflows, "budget": budget}
     assert run(model, tmp_path, stages=rl(steps=1), **changes) == 0
     file = tmp_path / "run" / "evaluations" / "ask_first.jsonl"
@@ -88,7 +98,7 @@ def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
 def test_a_group_that_raises_leaves_the_others_to_train(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages = rl(steps=2, questions=3, rewards=PATIENT, evaluate=False)
+    stages = rl(steps=2, questions_per_step=3, rewards=PATIENT, evaluate=False)
     monkeypatch.setattr(failing_parts, "broken_for", CITIES - {"Rome", "Oslo", "Bern", "Lima"})
     assert run(model, tmp_path, tools=["failing_parts:Flaky"], stages=stages) == 0
     found = rows(tmp_path / "run", "rl")
@@ -103,7 +113,7 @@ def test_a_group_that_raises_leaves_the_others_to_train(
 def test_a_step_that_raises_stops_and_is_resumed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages = rl(steps=4, questions=1, rewards=PATIENT, checkpoint_every=1)
+    stages = rl(steps=4, questions_per_step=1, rewards=PATIENT, checkpoint_every=1)
     changes: dict[str, Any] = {"tools": ["failing_parts:Flaky"], "stages": stages}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     whole.mkdir()
@@ -253,12 +263,13 @@ def test_truncated_rollouts_alone(
 ) -> None:
     """A random model never ends its turn."""
     stages = rl(steps=steps, train_truncated=False, checkpoint_every=1, **algorithm)
-    budget = {"max_calls": 2, "turn_tokens": 2, "total_tokens": 140}
+    budget = {"max_calls": 2, "max_turn_tokens": 2, "max_context_tokens": 140}
     in_a_row = min(steps, MAX_IDLE_STEPS)
     expected = (
         f"stage 'rl' had no trainable token in {in_a_row} consecutive steps up to step"
         f" {in_a_row - 1}, because every rollout ended at its token budget and train_truncated is"
-        " false: raise budget.turn_tokens and budget.total_tokens, or set train_truncated: true."
+        " false: raise budget.max_turn_tokens and budget.max_context_tokens, or set"
+        " train_truncated: true."
     )
     for _ in range(2):  # resumed, it decides the same
         assert run(model, tmp_path, stages=stages, budget=budget) == 2
@@ -280,10 +291,10 @@ def test_a_stage_type_says_when_it_is_idle(
 @pytest.mark.long
 def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
     """The own reward says which answers are right, under whatever name it has in the recipe."""
-    stages = rl(keep_groups="mixed-accuracy", rewards=PATIENT)
-    assert run(model, tmp_path, stages=stages, correct="failing_parts:Halves") == 0
+    stages = rl(group_filter="accuracy", rewards=PATIENT)
+    assert run(model, tmp_path, stages=stages, verdict_reward="failing_parts:Halves") == 0
     found = rows(tmp_path / "run", "rl")
-    assert [(row["groups_kept"], row["batches"]) for row in found] == [(2, 1)] * 2
+    assert [(row["groups_trained"], row["sampling_batches"]) for row in found] == [(2, 1)] * 2
     assert all(row["grad_norm"] > 0 for row in found)
 
 
@@ -304,7 +315,7 @@ def test_equal_rewards_are_told_and_no_reason_to_stop(
         == 1
     )
     found = rows(tmp_path / "run", "rl")
-    assert [row["equal_groups"] for row in found] == [1] * (MAX_IDLE_STEPS + 1)
+    assert [row["no_signal_group_rate"] for row in found] == [1] * (MAX_IDLE_STEPS + 1)
     assert not any("loss" in row for row in found)
 
 
@@ -318,7 +329,7 @@ def test_demonstrations_without_a_trainable_token(
     }
     file = tmp_path / "bare.jsonl"
     file.write_text(f"{json.dumps(record)}\n" * 2)
-    sft = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": OPTIM}
+    sft = {"type": "sft", "dataset": "demonstrations", "steps": 1, "batch_size": 2, "optim": OPTIM}
     stages = {"sft": {**sft, "train_on": ["tool"]}}
     assert run(model, tmp_path, stages=stages, demonstrations=str(file)) == 2
     assert "2 of 2 demonstrations of stage 'sft' have no trainable token" in sentence(capsys)

@@ -16,6 +16,7 @@ from fieldcraft.recipes.consent import (
     ConsentRequiredError,
     allow_permissions,
     hash_contents,
+    record_own_consent,
     require_consent,
 )
 from fieldcraft.recipes.exported import AGENT_FILE, write_agent_settings
@@ -23,6 +24,7 @@ from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.view.run_view import load_run_views
+from former_keys import write_former_keys
 from tiny_runs import run_tiny
 
 MCP = {"name": "mcp", "mcp": "sh -c 'touch started'"}
@@ -67,7 +69,7 @@ def exported(checkpoint: Path, tmp_path: Path, settings: Path) -> Path:
     for path in checkpoint.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     write_agent_settings(
-        folder, build_recipe({"recipe": "theirs", "stages": {}}), None, trained_with_tools=True
+        folder, build_recipe({"name": "theirs", "stages": {}}), None, trained_with_tools=True
     )
     change(folder / AGENT_FILE, tools=[MCP])
     return folder
@@ -89,7 +91,7 @@ def run(made: Path, tmp_path: Path, settings: Path) -> Path:
 def recipe_with(model: Path) -> None:
     questions = Path("questions.jsonl")
     questions.write_text('{"question": "Who?", "answer": "Ada"}\n' * 2)
-    data = {"recipe": "mine", "model": str(model), "tasks": str(questions), "stages": {}}
+    data = {"name": "mine", "model": str(model), "tasks": str(questions), "stages": {}}
     parse_recipe(data)
 
 
@@ -105,8 +107,8 @@ OF_EXPORTS = {**LOADS, "model=": recipe_with}
 OF_RUNS = {
     **LOADS,
     "stage": lambda folder: find_agent(folder / "one"),
-    "branch": lambda folder: status("branch", folder, "--trajectory", 0),
-    "view --sample": lambda folder: status("view", folder, "--sample"),
+    "branch": lambda folder: status("branch", folder, "--index", 0),
+    "studio --allow-sampling": lambda folder: status("studio", folder, "--allow-sampling"),
 }
 
 
@@ -150,7 +152,7 @@ def test_reading_a_run_imports_nothing_of_it(run: Path, capsys: pytest.CaptureFi
     change(run / "recipe.json", tools=[], stages={"one": {"type": "evil_tools:Stage"}})
     capsys.readouterr()
     told = [load_run_views([run])[0].error]
-    for command in (["show", run], ["compare", run, run], ["branch", run, "--trajectory", 0]):
+    for command in (["show", run], ["compare", run, run], ["branch", run, "--index", 0]):
         assert status(*command) == 2
         told.append(capsys.readouterr().err)
     assert all("would import 'evil_tools:Stage' ('stages.one.type')" in each for each in told)
@@ -170,7 +172,7 @@ def test_it_is_asked_once_and_remembered_until_the_file_changes(exported: Path) 
 
 
 def test_consent_to_one_thing_is_none_to_another(exported: Path) -> None:
-    change(exported / AGENT_FILE, tools=[MCP, MODULE], correct="evil_tools:Right")
+    change(exported / AGENT_FILE, tools=[MCP, MODULE], verdict_reward="evil_tools:Right")
     with pytest.raises(ConsentRequiredError, match=r"import 'evil_tools:find'.*, and 1 more"):
         fieldcraft.load(exported, allow=["mcp"])
     assert not Path("imported").exists()
@@ -217,12 +219,18 @@ def test_a_terminal_is_asked(
 
 
 def test_an_export_of_this_user_asks_for_nothing(checkpoint: Path) -> None:
-    recipe = build_recipe({"recipe": "mine", "stages": {}, "tools": [MCP]})
+    recipe = build_recipe({"name": "mine", "stages": {}, "tools": [MCP]})
     write_agent_settings(checkpoint, recipe, None, trained_with_tools=True)
     try:
         assert find_agent(checkpoint).recipe.tools == recipe.tools
     finally:
         (checkpoint / AGENT_FILE).unlink()
+
+
+def test_consent_to_a_file_with_former_keys_stays(exported: Path) -> None:
+    former = write_former_keys(exported / AGENT_FILE)
+    record_own_consent(exported / AGENT_FILE, former)
+    assert find_agent(exported).recipe.tools[0].name == "mcp"
 
 
 def test_a_run_of_this_user_asks_for_nothing(tmp_path: Path, settings: Path) -> None:
@@ -237,7 +245,7 @@ def test_a_run_of_this_user_asks_for_nothing(tmp_path: Path, settings: Path) -> 
 
 def test_nothing_to_allow_leaves_nothing(settings: Path, tmp_path: Path) -> None:
     write_agent_settings(
-        tmp_path, build_recipe({"recipe": "mine", "stages": {}}), None, trained_with_tools=True
+        tmp_path, build_recipe({"name": "mine", "stages": {}}), None, trained_with_tools=True
     )
     assert not settings.exists()
 

@@ -13,6 +13,7 @@ from fieldcraft.recipes.permissions import (
     find_escaping_links,
     find_permission_requests,
 )
+from former_keys import with_former_keys
 
 
 def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str, str]]:
@@ -27,7 +28,11 @@ def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str,
         ({"tools": [{"env": ["HF_TOKEN"]}]}, "variable", "tools.0.env.0"),
         ({"tools": ["mine:find"]}, "module", "tools.0"),
         ({"tools": [{"name": "mine:find"}]}, "module", "tools.0.name"),
-        ({"tools": [{"name": "python", "waive": ["seccomp"]}]}, "waive", "tools.0.waive.0"),
+        (
+            {"tools": [{"name": "python", "allow_missing_layers": ["seccomp"]}]},
+            "waive",
+            "tools.0.allow_missing_layers.0",
+        ),
         ({"tools": [{"name": "python", "libraries": ["x"]}]}, "module", "tools.0.libraries.0"),
         ({"tools": [{"name": "python", "files": "data"}]}, "file", "tools.0.files"),
         ({"tools": [{"name": "python", "url": "host:80"}]}, "address", "tools.0.url"),
@@ -36,7 +41,7 @@ def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str,
         ({"tools": [{"cache": "../../cache"}]}, "file", "tools.0.cache"),
         ({"tools": [{"allow_hosts": ["localhost"]}]}, "address", "tools.0.allow_hosts.0"),
         ({"dialect": "mine:Dialect"}, "module", "dialect"),
-        ({"correct": "mine:Right"}, "module", "correct"),
+        ({"verdict_reward": "mine:Right"}, "module", "verdict_reward"),
         ({"world": {"name": "mine:World"}}, "module", "world.name"),
         ({"environment": {"name": "mine:Env"}}, "module", "environment.name"),
         ({"environment": {"agent": "mine:answer"}}, "module", "environment.agent"),
@@ -47,7 +52,7 @@ def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str,
         ({"environment": {"url": "http://host"}}, "address", "environment.url"),
         ({"engine": {"name": "vllm", "python": "x"}}, "command", "engine.python"),
         ({"engine": {"urls": ["http://host"]}}, "address", "engine.urls.0"),
-        ({"engine": {"exchange": "weights"}}, "file", "engine.exchange"),
+        ({"engine": {"name": "vllm", "weight_folder": "weights"}}, "file", "engine.weight_folder"),
         ({"search": {"url": "http://host"}}, "address", "search.url"),
         ({"search": {"encoder": "their/model"}}, "address", "search.encoder"),
         ({"judge": {"url": "http://host"}}, "address", "judge.url"),
@@ -56,6 +61,21 @@ def names(data: dict[str, Any], folder: Path = Path("there")) -> list[tuple[str,
         ({"stages": {"rl": {"rewards": {"mine:R": 1}}}}, "module", "stages.rl.rewards.mine:R"),
         ({"settings": {"any": "~/.ssh/id"}}, "file", "settings.any"),
         ({"index": "/"}, "file", "index"),
+        # free text in other sections
+        ({"tools": [{"fold": {"prompt": "mine:x"}}]}, "module", "tools.0.fold.prompt"),
+        ({"environment": {"names": "mine:x"}}, "module", "environment.names"),
+        # former keys
+        ({"recipe": "r", "correct": "mine:Right"}, "module", "verdict_reward"),
+        (
+            {"recipe": "r", "tools": [{"name": "python", "waive": ["seccomp"]}]},
+            "waive",
+            "tools.0.allow_missing_layers.0",
+        ),
+        (
+            {"recipe": "r", "engine": {"name": "vllm", "exchange": "weights"}},
+            "file",
+            "engine.weight_folder",
+        ),
     ],
 )
 def test_what_is_asked_for(data: dict[str, Any], name: str, key: str) -> None:
@@ -83,8 +103,13 @@ def test_an_encoder_asks_wherever_it_is(tmp_path: Path) -> None:
 
 
 def test_plain_recipes_ask_for_nothing() -> None:
-    texts = {"instruction": "See http://host: /etc, a:b", "system": "a:b", "template": {"x": "/"}}
-    assert names(dump_recipe(Recipe(recipe="plain", stages={}, **texts))) == []
+    texts = {"instruction": "See http://host: /etc, a:b", "system_prompt": "a:b"}
+    texts |= {"chat_template_kwargs": {"x": "/"}}
+    tool = {"name": "search", "names": ["a(b)"], "eval_names": "c"}
+    fold = {"trigger_tokens": 9, "prompt": "See a:b"}
+    recipe = Recipe(name="a:b", stages={}, tools=[tool], budget={"fold": fold}, **texts)
+    assert names(dump_recipe(recipe)) == []
+    assert names(with_former_keys(dump_recipe(recipe))) == []
 
 
 @given(st.recursive(st.text() | st.none(), lambda inner: st.dictionaries(st.text(), inner)))
@@ -94,7 +119,10 @@ def test_any_json_can_be_listed(value: Any) -> None:
         assert str(ask).isprintable()
 
 
-@given(st.lists(st.sampled_from(["tools", "name", "x", "stages"]), min_size=1))
+PLACES = st.lists(st.sampled_from(["tools", "name", "x", "stages"]), min_size=1)
+
+
+@given(PLACES.filter(lambda place: place != ["name"]))  # which is free text, of the recipe itself
 def test_a_module_is_found_wherever_it_is(place: list[str]) -> None:
     data: Any = "mine:part"
     for key in reversed(place):

@@ -25,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 def test_the_paths_of_a_recipe(home):
     files = {"tasks": "~/q.jsonl", "corpus": "~/corpus.jsonl"}
-    recipe = parse_recipe({"recipe": "mine", "stages": {}} | files)
+    recipe = parse_recipe({"name": "mine", "stages": {}} | files)
     assert (recipe.tasks, recipe.corpus) == (home / "q.jsonl", home / "corpus.jsonl")
     data = {"teacher": {"model": "~/model"}, "tools": [{"name": "x", "file": "~/a"}]}
     assert expand_home(data)["teacher"] == {"model": f"{home}/model"}
@@ -33,7 +33,7 @@ def test_the_paths_of_a_recipe(home):
 
 
 def test_a_key_on_the_command_line(home):
-    (home / "mine.yaml").write_text("recipe: mine\nstages: {}\n")
+    (home / "mine.yaml").write_text("name: mine\nstages: {}\n")
     recipe = load_recipe("~/mine.yaml", ["tasks=~/q.jsonl"])
     assert recipe.tasks == home / "q.jsonl"
 

@@ -43,7 +43,7 @@ ASSISTANT = f"{END}\n<|im_start|>assistant\n"
 
 def env(dialect: str = "autocoa", at: int = 1, most: int = 8, **budget: Any) -> ToolEnvironment:
     """It folds after every call unless `at` says otherwise."""
-    fold = {"at": at, "most": most, "request": "Sum up.\n"}
+    fold = {"trigger_tokens": at, "max_folds": most, "prompt": "Sum up.\n"}
     return ToolEnvironment(
         make_dialect(dialect, TOKENIZER, "", summary_instruction="Sum up.\n"),
         [FixedTool("found {}".format)],
@@ -90,7 +90,7 @@ def test_a_chain_ends_in_a_summary_and_the_next_begins_with_it() -> None:
 
 def test_a_chain_is_folded_from_the_first_observation_at_which_it_is_long_enough() -> None:
     calls = [f"One.\n{SEARCH}", f"Two.\n{SEARCH}"]
-    whole, _ = run_scripted([*calls, ANSWER], env(at=2047, total_tokens=2048))
+    whole, _ = run_scripted([*calls, ANSWER], env(at=2047, max_context_tokens=2048))
     assert whole.folds == []
     twice = len(concat_ids(whole.segments[:5]))  # the prompt, two calls and what they found
     folded, _ = run_scripted([*calls, SUMMARY, ANSWER], env(at=twice))
@@ -120,7 +120,7 @@ def test_an_answer_may_stand_in_place_of_a_summary() -> None:
 
 
 def test_a_summary_that_does_not_end_is_truncated() -> None:
-    found, _ = run_scripted([SEARCH, "Ada " * 400], env(turn_tokens=40))
+    found, _ = run_scripted([SEARCH, "Ada " * 400], env(max_turn_tokens=40))
     assert (found.status, found.folds) == (Status.TRUNCATED, [])
 
 
@@ -130,10 +130,10 @@ def test_the_budget_is_that_of_a_chain() -> None:
     turns = [SEARCH, SUMMARY] * 3 + [ANSWER]
     whole, _ = run_scripted(turns, env())
     limit = max(len(concat_ids(part)) for part in split_chains(whole))
-    found, _ = run_scripted(turns, env(total_tokens=limit))
+    found, _ = run_scripted(turns, env(max_context_tokens=limit))
     assert found.segments == whole.segments
     assert len(found.ids) > limit >= chain
-    short, _ = run_scripted(turns, env(total_tokens=limit - 1))
+    short, _ = run_scripted(turns, env(max_context_tokens=limit - 1))
     assert short.status is Status.TRUNCATED
 
 
@@ -262,5 +262,7 @@ def test_a_dialect_without_a_summary_cannot_fold() -> None:
 
 
 def test_a_chain_that_ends_before_it_would_be_folded_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="ends at total_tokens=100, before it would be folded, so"):
-        BudgetConfig.model_validate({"total_tokens": 100, "fold": {"at": 100}})
+    with pytest.raises(
+        ValueError, match="ends at max_context_tokens=100, before it would be folded, so"
+    ):
+        BudgetConfig.model_validate({"max_context_tokens": 100, "fold": {"trigger_tokens": 100}})

@@ -232,7 +232,7 @@ def test_attempts_that_are_no_calls_count_against_the_limit_and_are_not_executed
 
 
 def test_a_turn_without_end_is_truncated() -> None:
-    found = run_scripted([ANSWER], env(turn_tokens=3))
+    found = run_scripted([ANSWER], env(max_turn_tokens=3))
     assert (found.status, found.answer) == (Status.TRUNCATED, None)
     assert len(found.segments[-1].ids) == 3
 
@@ -240,7 +240,7 @@ def test_a_turn_without_end_is_truncated() -> None:
 def test_a_turn_that_fills_the_whole_budget_is_truncated() -> None:
     where = env()
     room = len(where.dialect.encode_prompt(TASK.question, where.schemas)) + 5
-    found = run_scripted([ANSWER], env(total_tokens=room))
+    found = run_scripted([ANSWER], env(max_context_tokens=room))
     assert (found.status, len(found.ids)) == (Status.TRUNCATED, room)
 
 
@@ -248,7 +248,7 @@ def test_a_turn_that_fills_the_whole_budget_is_truncated() -> None:
 def test_a_prompt_that_leaves_no_room_is_truncated(extra: int) -> None:
     where = env()
     prompt = len(where.dialect.encode_prompt(TASK.question, where.schemas))
-    found = run_scripted([ANSWER], env(total_tokens=prompt + extra))
+    found = run_scripted([ANSWER], env(max_context_tokens=prompt + extra))
     assert (found.status, len(found.segments)) == (Status.TRUNCATED, 1)
 
 
@@ -257,13 +257,15 @@ def test_an_observation_that_overflows_ends_the_trajectory() -> None:
     room = len(where.dialect.encode_prompt(TASK.question, where.schemas)) + len(
         TOKENIZER.encode(SEARCH)
     )
-    found = run_scripted([SEARCH, ANSWER], env(total_tokens=room + 5))
+    found = run_scripted([SEARCH, ANSWER], env(max_context_tokens=room + 5))
     assert [s.author for s in found.segments] == [Author.PROMPT, Author.POLICY, Author.TOOL]
     assert (found.status, found.num_executed_calls) == (Status.TRUNCATED, 1)
 
 
 def test_an_observation_that_is_too_long_is_cut_once_for_record_and_ids() -> None:
-    found = run_scripted([SEARCH, ANSWER], env(lambda query: "long " * 999, observation_tokens=64))
+    found = run_scripted(
+        [SEARCH, ANSWER], env(lambda query: "long " * 999, max_observation_tokens=64)
+    )
     [call] = found.calls
     assert call.cut > 4000
     assert f"[{call.cut} characters left out]" in call.observation
@@ -323,7 +325,7 @@ def test_a_simulation_without_room_is_truncated() -> None:
     size = len(TOKENIZER.encode(SEARCH))
     head = len(TOKENIZER.encode("\n\n<search_result>"))
     for room in (size + head, size + head + 3):
-        limited = env(never, total_tokens=prompt + room)
+        limited = env(never, max_context_tokens=prompt + room)
         found = run_scripted([SEARCH, "a b c d e f g h </search_result>"], limited, simulated=True)
         assert (found.status, found.calls[0].outcome) == (Status.TRUNCATED, CallOutcome.FAILED)
 

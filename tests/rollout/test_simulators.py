@@ -57,7 +57,7 @@ def answering(response: Response) -> tuple[Starlette, list[dict[str, Any]]]:
 
 def environment() -> ToolEnvironment:
     dialect = make_dialect("autocoa", TOKENIZER, "")
-    return ToolEnvironment(dialect, [FixedTool(never)], BudgetConfig(turn_tokens=99))
+    return ToolEnvironment(dialect, [FixedTool(never)], BudgetConfig(max_turn_tokens=99))
 
 
 def simulate(response: Response, **settings: Any) -> tuple[Trajectory, list[dict[str, Any]]]:
@@ -136,7 +136,13 @@ def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
         stage = rl_stage(
             settings=Rl.model_validate(
                 {
-                    **{"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": {"lr": 1}},
+                    **{
+                        "type": "rl",
+                        "steps": 1,
+                        "questions_per_step": 1,
+                        "group_size": 2,
+                        "optim": {"lr": 1},
+                    },
                     **{"observations": "simulated", "simulator": "endpoint", "endpoint": given},
                 }
             ),
@@ -171,11 +177,11 @@ def test_a_recipe_can_name_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFix
         stage = (
             f"{{type: rl, observations: simulated, simulator: endpoint, endpoint: {{url: '{url}'"
         )
-        stage += ", model: m}, steps: 1, questions: 1, group: 2, optim: {lr: 1.0e-3}}"
+        stage += ", model: m}, steps: 1, questions_per_step: 1, group_size: 2, optim: {lr: 1.0e-3}}"
         (tmp_path / "r.yaml").write_text(
-            f"recipe: r\nmodel: {tmp_path}/model\ntasks: {tmp_path}/tasks.jsonl\n"
+            f"name: r\nmodel: {tmp_path}/model\ntasks: {tmp_path}/tasks.jsonl\n"
             f"corpus: {tmp_path}/corpus.jsonl\ninstruction: ''\ndialect: autocoa\n"
-            "budget: {turn_tokens: 8, total_tokens: 128}\n"
+            "budget: {max_turn_tokens: 8, max_context_tokens: 128}\n"
             f"evaluation: {{splits: {{heldout: 1}}, workflows: []}}\nstages:\n  rl1: {stage}\n"
         )
         with pytest.raises(SystemExit) as ended:

@@ -128,7 +128,7 @@ def test_a_turn_of_several_calls_is_told_once() -> None:
 
 def test_a_summary_is_no_turn_with_calls() -> None:
     """A chain that is folded after a refusal still has its turn in which to answer."""
-    where = env("tell", max_calls=1, fold={"at": 90, "most": 1})
+    where = env("tell", max_calls=1, fold={"trigger_tokens": 90, "max_folds": 1})
     summary = "I know of Northport.\n</summary>"
     found, _ = run_scripted([SEARCH, SEARCH, summary, OWN], where)
     assert len(found.folds) == 1
@@ -174,7 +174,7 @@ def test_a_simulated_search_has_the_same_limit() -> None:
 # -- tokens ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [{"turn_tokens": 12}, {"total_tokens": 240}])
+@pytest.mark.parametrize("budget", [{"max_turn_tokens": 12}, {"max_context_tokens": 240}])
 def test_a_turn_that_the_budget_cuts_is_closed(budget: dict[str, int]) -> None:
     where = env(**budget)
     found, _ = run_scripted([20 * THOUGHT, "Northport}"], where)
@@ -189,7 +189,7 @@ def test_there_is_always_room_for_the_answer() -> None:
     64 tokens are left for the answer, and not one more than the chain has is used."""
     endless, ended = 400 * "So it is. ", set()
     for total in range(200, 420, 3):
-        where = env(total_tokens=total, found=lambda _: endless)
+        where = env(max_context_tokens=total, found=lambda _: endless)
         found, _ = run_scripted([f"I look.\n{SEARCH}", endless, endless], where)
         written = found.segments[-1]
         assert written.author is Author.POLICY
@@ -201,7 +201,7 @@ def test_there_is_always_room_for_the_answer() -> None:
 
 
 def test_a_call_without_room_for_what_it_finds_is_not_run() -> None:
-    where = env(total_tokens=250)
+    where = env(max_context_tokens=250)
     prompt = len(where.dialect.encode_prompt(TASK.question, where.schemas))
     left = 250 - count_reserved_tokens(where.dialect, where.budget) - prompt
     assert left < 21 + 64 + 20  # the frame, the least observation, and the turn
@@ -217,7 +217,7 @@ def test_calls_of_a_turn_without_room_are_refused_together() -> None:
     """One observation for all, which has room in any case."""
     arguments = '{"query": "a"}'
     one = f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
-    where = env(dialect="hermes", total_tokens=620)
+    where = env(dialect="hermes", max_context_tokens=620)
     found, _ = run_scripted([one + "\n" + one, "Northport}"], where)
     assert [c.outcome for c in found.calls] == 2 * [CallOutcome.REFUSED]
     assert [c.observation for c in found.calls] == [NO_ROOM_MESSAGE, ""]
@@ -226,19 +226,19 @@ def test_calls_of_a_turn_without_room_are_refused_together() -> None:
 
 
 def test_an_answer_that_is_never_ended_is_none() -> None:
-    found, _ = run_scripted([20 * THOUGHT, 20 * THOUGHT], env(turn_tokens=12, answer_tokens=5))
+    found, _ = run_scripted([20 * THOUGHT, 20 * THOUGHT], env(max_turn_tokens=12, answer_tokens=5))
     assert len(found.segments[-1].ids) == 5
     assert (found.status, found.answer, found.forced) == (Status.TRUNCATED, None, True)
 
 
 def test_a_prompt_without_room_is_truncated() -> None:
-    found, engine = run_scripted([], env(total_tokens=10))
+    found, engine = run_scripted([], env(max_context_tokens=10))
     assert (found.status, found.answer, found.forced) == (Status.TRUNCATED, None, True)
     assert engine.prompts == []
 
 
 def test_a_summary_that_the_budget_cuts_is_closed() -> None:
-    where = env(turn_tokens=40, fold={"at": 1})
+    where = env(max_turn_tokens=40, fold={"trigger_tokens": 1})
     found, _ = run_scripted([SEARCH, 20 * THOUGHT, "Northport}"], where)
     assert found.segments[-4].text == "Sum up.\n<summary>\n"
     assert found.segments[-2].text == "\n</summary>\n</think>\n\n\\boxed{"
@@ -246,7 +246,7 @@ def test_a_summary_that_the_budget_cuts_is_closed() -> None:
 
 
 def test_a_folded_rollout_may_be_made_to_answer() -> None:
-    where = env(turn_tokens=30, fold={"at": 1})
+    where = env(max_turn_tokens=30, fold={"trigger_tokens": 1})
     found, _ = run_scripted([SEARCH, "Ada.\n</summary>", 20 * THOUGHT, "Northport}"], where)
     assert (found.answer, found.folds, found.forced) == ("Northport", [5], True)
 
@@ -254,7 +254,7 @@ def test_a_folded_rollout_may_be_made_to_answer() -> None:
 def test_without_tools_the_budget_of_tokens_ends_in_an_answer_and_a_call_does_not() -> None:
     def run_without_tools(turns: Sequence[str]) -> Trajectory:
         policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-        return asyncio.run(run_tool_free_rollout(TASK, policy, env(turn_tokens=40), "key"))
+        return asyncio.run(run_tool_free_rollout(TASK, policy, env(max_turn_tokens=40), "key"))
 
     cut, called = run_without_tools([20 * THOUGHT, "Northport}"]), run_without_tools([SEARCH])
     assert (cut.status, cut.answer, cut.forced) == (Status.ANSWERED, "Northport", True)
@@ -292,7 +292,9 @@ def test_how_a_dialect_opens_an_answer(
 ) -> None:
     bound = make_dialect(dialect, TOKENIZER, "")
     assert bound.render_answer_opening(begun) == opening
-    found, _ = run_scripted([begun + 20 * THOUGHT, written], env(dialect=dialect, turn_tokens=300))
+    found, _ = run_scripted(
+        [begun + 20 * THOUGHT, written], env(dialect=dialect, max_turn_tokens=300)
+    )
     assert found.forced
     assert found.answer == (written if answer is None else answer)
 

@@ -59,15 +59,15 @@ def stages(recipe: Recipe) -> tuple[Sft, Rl]:
 def test_the_web_agent(name: str, given: list[str]) -> None:
     recipe = load_recipe(name, given)
     sft, rl = stages(recipe)
-    assert (sft.batch, sft.epochs, sft.optim.schedule) == (256, 2.5, "cosine")
-    assert (sft.optim.lr, sft.optim.warmup) == (1.4e-5, 0.1)
-    assert (rl.optim.lr, rl.optim.warmup, rl.optim.weight_decay) == (1e-6, 3, 0.1)
+    assert (sft.batch_size, sft.epochs, sft.optim.schedule) == (256, 2.5, "cosine")
+    assert (sft.optim.lr, sft.optim.warmup_steps) == (1.4e-5, 0.1)
+    assert (rl.optim.lr, rl.optim.warmup_steps, rl.optim.weight_decay) == (1e-6, 3, 0.1)
     assert recipe.lora is None
-    assert (rl.questions, rl.group, rl.minibatches, rl.steps) == (64, 8, 1, 60)
+    assert (rl.questions_per_step, rl.group_size, rl.minibatches, rl.steps) == (64, 8, 1, 60)
     assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.28, 10.0)
-    assert (rl.kl_coef, rl.overlong_penalty, rl.loss_weight) == (0, 0, "token")
+    assert (rl.kl_coef, rl.overlong_penalty, rl.loss_aggregation) == (0, 0, "token")
     assert rl.rewards == {"judge": 1.0}
-    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (24, 32768)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (24, 32768)
     settings = recipe.evaluation
     assert (settings.samples, settings.verifier) == ({"default": 3}, "judge")
     assert settings.explicit_keys == {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
@@ -77,11 +77,11 @@ def test_the_web_agent(name: str, given: list[str]) -> None:
 def test_all_web_agents_are_trained_alike_but_for_their_memory(given: list[str]) -> None:
     small, large, adapters, _ = (load_recipe(name, given) for name in WEB)
     for other in (large, adapters):
-        left_out = {"recipe", "lora", "max_rows", "stages"}
+        left_out = {"name", "lora", "max_num_seqs", "stages"}
         assert small.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
         for one, another in zip(stages(small), stages(other), strict=True):
             assert one.model_dump(exclude={"optim"}) == another.model_dump(exclude={"optim"})
-    assert [stage.optim.moments for stage in stages(large)] == ["float32"] * 2
+    assert [stage.optim.optimizer_state for stage in stages(large)] == ["float32"] * 2
     assert adapters.lora is not None
     assert [stage.optim.lr for stage in stages(adapters)] == [1e-4, 1e-5]
 
@@ -89,8 +89,8 @@ def test_all_web_agents_are_trained_alike_but_for_their_memory(given: list[str])
 def test_the_script_of_the_web_agent(given: list[str]) -> None:
     paper, script = (load_recipe(name, given) for name in ("afm-web-32b", "afm-web-32b-script"))
     sft, rl = stages(script)
-    assert (sft.batch, sft.epochs, sft.optim.lr) == (128, 4, 1.4e-5)
-    assert (sft.optim.warmup, sft.optim.schedule) == (0.1, "linear")
+    assert (sft.batch_size, sft.epochs, sft.optim.lr) == (128, 4, 1.4e-5)
+    assert (sft.optim.warmup_steps, sft.optim.schedule) == (0.1, "linear")
     assert rl == stages(paper)[1]
     assert script.judge.model == "gpt-4.1-mini"
 
@@ -99,14 +99,19 @@ def test_the_script_of_the_web_agent(given: list[str]) -> None:
 def test_the_agent_for_several_hops(name: str, given: list[str]) -> None:
     recipe = load_recipe(name, given)
     sft, rl = stages(recipe)
-    assert (sft.batch, sft.epochs, sft.optim.lr, sft.optim.warmup) == (256, 2.5, 1.4e-5, 0.03)
+    assert (sft.batch_size, sft.epochs, sft.optim.lr, sft.optim.warmup_steps) == (
+        256,
+        2.5,
+        1.4e-5,
+        0.03,
+    )
     assert sft.optim.schedule == "cosine"
-    assert (rl.questions, rl.group, rl.clip_low, rl.clip_high) == (64, 8, 0.2, 0.28)
-    assert rl.questions * rl.group / rl.minibatches == 256
-    assert (rl.steps, rl.optim.lr, rl.optim.warmup) == (1005, 1e-6, 0.285)
-    assert (rl.kl_coef, rl.keep_groups, rl.loss_weight) == (0, "mixed-reward", "token")
+    assert (rl.questions_per_step, rl.group_size, rl.clip_low, rl.clip_high) == (64, 8, 0.2, 0.28)
+    assert rl.questions_per_step * rl.group_size / rl.minibatches == 256
+    assert (rl.steps, rl.optim.lr, rl.optim.warmup_steps) == (1005, 1e-6, 0.285)
+    assert (rl.kl_coef, rl.group_filter, rl.loss_aggregation) == (0, "reward", "token")
     assert rl.rewards == {"em": 1.0}
-    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 2048 + 8192)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (8, 2048 + 8192)
 
 
 @pytest.mark.parametrize(("size", "batch", "lr"), [("3b", 128, 1e-5), ("7b", 32, 2e-5)])
@@ -115,16 +120,21 @@ def test_the_script_of_the_agent_for_several_hops(
 ) -> None:
     paper, script = (load_recipe(f"afm-mhqa-{size}{end}", given) for end in ("", "-script"))
     sft, rl = stages(script)
-    assert (sft.batch, sft.epochs, sft.optim.lr, sft.optim.warmup) == (batch, 4, lr, 0.03)
+    assert (sft.batch_size, sft.epochs, sft.optim.lr, sft.optim.warmup_steps) == (
+        batch,
+        4,
+        lr,
+        0.03,
+    )
     assert sft.optim.schedule == "linear"
-    assert (rl.questions, rl.group, rl.minibatches) == (512, 1, 2)
-    assert (rl.baseline, rl.scale, rl.keep_groups) == ("critic", "batch", "all")
+    assert (rl.questions_per_step, rl.group_size, rl.minibatches) == (512, 1, 2)
+    assert (rl.baseline, rl.advantage_scale, rl.group_filter) == ("critic", "batch", "none")
     assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.2, None)
-    assert (rl.kl_coef, rl.kl_in) == (0.001, "loss")
+    assert (rl.kl_coef, rl.kl_placement) == (0.001, "loss")
     assert rl.critic.optim is not None
-    assert (rl.critic.optim.lr, rl.critic.optim.warmup) == (1e-5, 0.05)
-    assert (rl.steps, rl.optim.lr, rl.optim.warmup) == (1005, 1e-6, 0.285)
-    left_out = {"recipe", "stages"}
+    assert (rl.critic.optim.lr, rl.critic.optim.warmup_steps) == (1e-5, 0.05)
+    assert (rl.steps, rl.optim.lr, rl.optim.warmup_steps) == (1005, 1e-6, 0.285)
+    left_out = {"name", "stages"}
     assert paper.model_dump(exclude=left_out) == script.model_dump(exclude=left_out)
 
 
@@ -133,9 +143,9 @@ def test_the_mini_recipe_learns_with_the_whole_of_dapo() -> None:
     recipe = load_recipe("afm-mini", [])
     rl = recipe.stages["rl"]
     assert isinstance(rl, Rl)
-    assert (rl.baseline, rl.scale, rl.loss_weight) == ("group", "group", "token")
+    assert (rl.baseline, rl.advantage_scale, rl.loss_aggregation) == ("group", "group", "token")
     assert (rl.clip_low, rl.clip_high, rl.minibatches) == (0.2, 0.28, 2)
-    assert (rl.keep_groups, rl.overlong_penalty) == ("mixed-accuracy", 0.5)
+    assert (rl.group_filter, rl.overlong_penalty) == ("accuracy", 0.5)
     assert rl.resolve_overlong_buffer(recipe.budget) == (720, 144)
     assert rl.train_truncated
 
@@ -144,10 +154,18 @@ def test_questions_are_selected_apart_for_web_and_code(given: list[str]) -> None
     web, code = (load_recipe(f"afm-select-{kind}", given) for kind in ("web", "code"))
     assert web.select is not None
     assert code.select is not None
-    assert (web.select.toolless, web.select.samples, web.select.most) == ("start", 32, 0.3)
+    assert (
+        web.select.closed_book_model,
+        web.select.closed_book_samples,
+        web.select.max_closed_book_accuracy,
+    ) == ("start", 32, 0.3)
     assert (web.select.solver, web.select.overlap) == (None, "drop")
     assert [tool.trained_names for tool in web.tools] == [{"search"}, {"crawl_page"}]
-    assert (code.select.toolless, code.select.solver, code.select.rollouts) == (None, "start", 8)
+    assert (code.select.closed_book_model, code.select.solver, code.select.solver_rollouts) == (
+        None,
+        "start",
+        8,
+    )
     assert code.select.overlap == "keep"
     for selected, trained in ((web, "afm-web-7b"), (code, "afm-code-7b")):
         agent = load_recipe(trained, given)

@@ -43,7 +43,7 @@ def test_agents_of_a_run(run: Path, place: str, model: str) -> None:
     agent = find_agent(run / place)
     assert (agent.model, agent.index) == (run / model, run / "index")
     assert agent.recipe.instruction == "Think"
-    assert agent.recipe.budget.total_tokens == 600
+    assert agent.recipe.budget.max_context_tokens == 600
 
 
 def test_an_agent_acts_within_the_budget_of_its_evaluations(run: Path) -> None:
@@ -58,16 +58,16 @@ def test_an_agent_acts_within_the_budget_of_its_evaluations(run: Path) -> None:
 
 def test_a_run_is_found_from_within_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run / "base")
-    assert find_agent(Path("model")).recipe.recipe == "smoke"
+    assert find_agent(Path("model")).recipe.name == "smoke"
 
 
 def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
-    assert find_agent(tmp_path) == Agent(tmp_path, Recipe(recipe="none", stages={}), None)
+    assert find_agent(tmp_path) == Agent(tmp_path, Recipe(name="none", stages={}), None)
 
 
 def test_a_search_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
-    agent = Agent(tmp_path, Recipe(recipe="none", stages={}), None)
+    agent = Agent(tmp_path, Recipe(name="none", stages={}), None)
     with pytest.raises(UserError, match="holds no search index: build it anew with"):
         agent.with_options(None, tmp_path / "none", None)
     with pytest.raises(UserError, match="only one search is supported"):
@@ -79,7 +79,7 @@ def test_an_index_is_opened_once_for_an_agent(
 ) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"title": "A", "text": "B"}\n')
     build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
-    agent = Agent(tmp_path, Recipe(recipe="none", stages={}), tmp_path / "index")
+    agent = Agent(tmp_path, Recipe(name="none", stages={}), tmp_path / "index")
     first = asyncio.run(agent._open_tools())
     monkeypatch.setattr(SearchIndex, "load", None)
     second = asyncio.run(agent._open_tools())
@@ -91,7 +91,7 @@ def test_options_replace_what_the_run_had(run: Path) -> None:
     agent = find_agent(run).with_options("hermes", None, "http://there")
     assert agent.recipe.dialect == "hermes"
     assert agent.recipe.search.url == "http://there"
-    assert agent.recipe.search.topk == 1
+    assert agent.recipe.search.top_k == 1
     (run / "other").mkdir()
     (run / "other" / MANIFEST_FILE).write_text('{"format": 4}')
     again = agent.with_options(None, run / "other", None)
@@ -124,7 +124,7 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
     keys: dict[str, Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    agent = Agent(model, Recipe.model_validate({"recipe": "mine", "stages": {}, **keys}), None)
+    agent = Agent(model, Recipe.model_validate({"name": "mine", "stages": {}, **keys}), None)
     assert agent.engine.model.dtype == dtype
     write_agent_settings(model, agent.recipe, None, trained_with_tools=True)
     exported = find_agent(model)
@@ -135,7 +135,7 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
 def test_an_agent_that_says_no_type_computes_in_float32(tmp_path: Path) -> None:
     """As those did that were exported before the type was written."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    write_agent_settings(model, Recipe(recipe="mine", stages={}), None, trained_with_tools=True)
+    write_agent_settings(model, Recipe(name="mine", stages={}), None, trained_with_tools=True)
     written = json.loads((model / AGENT_FILE).read_text())
     written.pop("dtype")
     (model / AGENT_FILE).write_text(json.dumps(written))

@@ -16,7 +16,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 OPTIM = fc.Optim(lr=1e-3)
 RL = fc.Rl(steps=1, rewards={"em": 1.0}, optim=OPTIM)
-SFT = fc.Sft(steps=1, data="demonstrations", optim=OPTIM)
+SFT = fc.Sft(steps=1, dataset="demonstrations", optim=OPTIM)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from fieldcraft.runs.memory import (
 )
 from fieldcraft.scaling.memory import estimate_process_memory
 
-SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
+SMALL = ["world.people=30", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=16"]
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
 TOKEN = 2 * 3 * 2 * 8 * 4  # keys and values, 3 layers, 2 heads of 8 floats
 
@@ -41,22 +41,25 @@ def sizes(*overrides: str) -> Any:
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["evaluation.budget.total_tokens=2048"], None),
+        (["evaluation.budget.max_context_tokens=2048"], None),
         (
-            ["evaluation.budget.total_tokens=4096"],
-            "evaluation.budget.total_tokens=4096 is more than the 2048 positions of the model: set"
-            " evaluation.budget.total_tokens=2048 or less.",
+            ["evaluation.budget.max_context_tokens=4096"],
+            "evaluation.budget.max_context_tokens=4096 is more than the 2048 positions of the"
+            " model: set evaluation.budget.max_context_tokens=2048 or less.",
         ),
         (
-            ["evaluation.budget.total_tokens=1500", "engine={name: local, max_len: 1200}"],
-            "evaluation.budget.total_tokens=1500 is more than engine.max_len=1200, where the engine"
-            " would end every session: raise engine.max_len, or lower"
-            " evaluation.budget.total_tokens.",
+            [
+                "evaluation.budget.max_context_tokens=1500",
+                "engine={name: local, max_model_len: 1200}",
+            ],
+            "evaluation.budget.max_context_tokens=1500 is more than engine.max_model_len=1200,"
+            " where the engine would end every session: raise engine.max_model_len, or lower"
+            " evaluation.budget.max_context_tokens.",
         ),
         (
-            ["stages.rl2.budget=[{until: 2}, {total_tokens: 4096}]"],
-            "stages.rl2.budget.1.total_tokens=4096 is more than the 2048 positions of the model:"
-            " set stages.rl2.budget.1.total_tokens=2048 or less.",
+            ["stages.rl2.budget=[{until: 2}, {max_context_tokens: 4096}]"],
+            "stages.rl2.budget.1.max_context_tokens=4096 is more than the 2048 positions of the"
+            " model: set stages.rl2.budget.1.max_context_tokens=2048 or less.",
         ),
     ],
 )
@@ -65,27 +68,27 @@ def test_a_rollout_of_an_evaluation_fits(overrides: list[str], complaint: str | 
 
 
 def test_a_rollout_must_not_change_those_beside_it() -> None:
-    setup = sizes("evaluation.budget.total_tokens=2048")
+    setup = sizes("evaluation.budget.max_context_tokens=2048")
     setup.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
     found = list(check_positions(setup))
     assert (
-        "evaluation.budget.total_tokens=2048 is more than the 64 positions of the model, beyond"
-        " which its rotary embeddings change for all texts: set evaluation.budget.total_tokens=64"
-        " or less."
+        "evaluation.budget.max_context_tokens=2048 is more than the 64 positions of the model,"
+        " beyond which its rotary embeddings change for all texts: set"
+        " evaluation.budget.max_context_tokens=64 or less."
     ) in found
 
 
 def test_a_prompt_leaves_room_for_the_turns_of_evaluations() -> None:
-    recipe = load_recipe("smoke", [*SMALL, "evaluation.budget.turn_tokens=400"])
+    recipe = load_recipe("smoke", [*SMALL, "evaluation.budget.max_turn_tokens=400"])
     [problem] = check_recipe(recipe, Path(tempfile.gettempdir()), lambda *_: None)
     assert problem.endswith(
-        "of 400 tokens each within evaluation.budget.total_tokens=600: raise it."
+        "of 400 tokens each within evaluation.budget.max_context_tokens=600: raise it."
     )
 
 
 def test_a_prompt_leaves_room_for_a_forced_answer() -> None:
     """What is held back counts: 300 tokens for the answer, and what stands before it."""
-    own = ["budget.at_limit=answer", "budget.answer_tokens=300", "budget.turn_tokens=120"]
+    own = ["budget.at_limit=answer", "budget.answer_tokens=300", "budget.max_turn_tokens=120"]
     assert check_recipe(load_recipe("smoke", [*SMALL, own[2]]), Path.cwd(), lambda *_: None) == []
     [problem] = check_recipe(load_recipe("smoke", [*SMALL, *own]), Path.cwd(), lambda *_: None)
     told = re.search(r"each, beside (\d+) that are held back for an answer, within", problem)
@@ -96,8 +99,12 @@ def test_a_prompt_leaves_room_for_a_forced_answer() -> None:
 def test_memory_of_evaluations_with_a_larger_budget() -> None:
     """Keys and values of 256 rollouts of 600 tokens, or 2,048 of evaluations, in blocks of 32.
     Evaluations during a stage have the engine of the stage, which samples 32 x 8 rollouts."""
-    own = ["evaluation.budget.total_tokens=2048", "stages.rl2.questions=32", "stages.rl2.group=8"]
-    setup, during = sizes(*own), sizes(*own, "evaluation.during={}")
+    own = [
+        "evaluation.budget.max_context_tokens=2048",
+        "stages.rl2.questions_per_step=32",
+        "stages.rl2.group_size=8",
+    ]
+    setup, during = sizes(*own), sizes(*own, "evaluation.periodic={}")
     assert estimate_run_memory(setup)["an evaluation"] == PROCESS_BYTES + 256 * 2048 * TOKEN
     for found, tokens in ((setup, 608), (during, 2048)):
         stage = found.recipe.stages["rl2"]
@@ -107,8 +114,8 @@ def test_memory_of_evaluations_with_a_larger_budget() -> None:
 
 
 def test_memory_of_a_stage_is_that_of_its_largest_budget() -> None:
-    own = ["stages.rl2.budget=[{until: 2, total_tokens: 1024}, {total_tokens: 320}]"]
-    setup, larger = sizes(*own), sizes("budget.total_tokens=1024")
+    own = ["stages.rl2.budget=[{until: 2, max_context_tokens: 1024}, {max_context_tokens: 320}]"]
+    setup, larger = sizes(*own), sizes("budget.max_context_tokens=1024")
     stage, sft = (setup.recipe.stages[name] for name in ("rl2", "sft2"))
     assert (find_max_text_tokens(setup.recipe, stage), find_max_text_tokens(setup.recipe, sft)) == (
         1024,

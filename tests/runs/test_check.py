@@ -28,7 +28,7 @@ from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 # of the checkpoint: untied embeddings of 400 words, two layers of width 32
 PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
 PROCESS = 600_000_000  # before there is a model
-SMALL = ["world.people=60", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
+SMALL = ["world.people=60", "world.variants=2", "tiny_model.layers=2", "tiny_model.width=16"]
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,21 @@ def files(folder: Path, checkpoint: Path, **changes: Any) -> Recipe:
         {"question": f"Who made song {i}?", "answer": n, "gen_text_store": f"<answer>{n}</answer>"}
         for i, n in enumerate(names[:3])
     ]
-    optim = {"lr": 1e-5, "micro_tokens": 512}
+    optim = {"lr": 1e-5, "micro_batch_tokens": 512}
+    sft = {"type": "sft", "dataset": "demonstrations", "batch_size": 3}
     data = {
-        "recipe": "files",
+        "name": "files",
         "model": checkpoint,
         "dialect": "autocoa",
         "tasks": write(folder / "tasks.jsonl", tasks),
         "corpus": write(folder / "corpus.jsonl", [{"text": f"{name} is one."} for name in names]),
         "demonstrations": write(folder / "demonstrations.jsonl", shown),
-        "budget": {"turn_tokens": 64, "total_tokens": 1024},
+        "budget": {"max_turn_tokens": 64, "max_context_tokens": 1024},
         "stages": {
-            "sft": {
-                "type": "sft", "data": "demonstrations", "steps": 1, "batch": 3, "optim": optim
-            },
+            "sft": {**sft, "steps": 1, "optim": optim},
             "rl": {"type": "rl", "steps": 1, "optim": optim},
         },
-    }  # fmt: skip
+    }
     return parse_recipe(data | changes)
 
 
@@ -203,8 +202,8 @@ def test_gold_answers_that_cannot_be_read_back(tmp_path: Path, checkpoint: Path)
 @pytest.mark.parametrize(
     ("budget", "complaint"),
     [
-        ({"total_tokens": 4096}, "is more than the 2048 positions of the model: set budget.total"),
-        ({"total_tokens": 600, "turn_tokens": 130}, "which leaves no room for a search and an"),
+        ({"max_context_tokens": 4096}, "than the 2048 positions of the model: set budget.max_con"),
+        ({"max_context_tokens": 600, "max_turn_tokens": 130}, "leaves no room for a search and an"),
     ],
 )
 def test_budgets(budget: dict[str, int], complaint: str, tmp_path: Path, checkpoint: Path) -> None:
@@ -217,12 +216,12 @@ def test_budgets(budget: dict[str, int], complaint: str, tmp_path: Path, checkpo
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("stages.rl2.group=1", "stage 'rl2' has group=1: an advantage compares rollouts"),
+        ("stages.rl2.group_size=1", "stage 'rl2' has group_size=1: an advantage compares rollouts"),
         ("stages.rl2.rewards={em: 0}", "stage 'rl2' gives no reward a weight"),
-        ("stages.sft2.data=pears", "the world has no data set 'pears'"),
+        ("stages.sft2.dataset=pears", "the world has no data set 'pears'"),
         ("stages.sft2.train_on=[tool]", "demonstrations of stage 'sft2' have no trainable token"),
-        ("stages.sft2.examples=3", "has 3 demonstrations, fewer than one batch of 24"),
-        ("budget={total_tokens: 120, turn_tokens: 40}", "raise budget.total_tokens=120"),
+        ("stages.sft2.max_examples=3", "has 3 demonstrations, fewer than one batch of 24"),
+        ("budget={max_context_tokens: 120, max_turn_tokens: 40}", "raise budget.max_context_tok"),
     ],
 )
 def test_stages_of_the_world(override: str, complaint: str) -> None:
@@ -233,7 +232,7 @@ def test_stages_of_the_world(override: str, complaint: str) -> None:
 
 def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> None:
     def problems(algorithm: str) -> list[str]:
-        stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
+        stage = {"type": "rl", "steps": 1, "group_size": 1, "optim": {"lr": 1.0}}
         unused: Any = None  # its data is sampled
         settings = Rl.model_validate(stage | {"algorithm": algorithm})
         return list(RlStage.check(settings, "rl", unused, []))
@@ -244,16 +243,16 @@ def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> No
 
 def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> None:
     optim = {"lr": 1e-5}
-    stage = {"type": "contrastive", "data": "pairs", "steps": 1, "optim": optim}
+    stage = {"type": "contrastive", "dataset": "pairs", "steps": 1, "optim": optim}
     assert problems_of(files(tmp_path, checkpoint, stages={"pairs": stage})) == [
-        "data set 'pairs' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+        "data set 'pairs' of pairs is unknown here: use dataset: pairs with pairs=FILE, as"
         " 'fieldcraft run autocoa-data' writes one."
     ]
 
 
 def test_pairs_of_the_world() -> None:
     seen = Seen()
-    given = [*SMALL, "world.taught=0.4", "scratch.heads=1", "seed=1"]
+    given = [*SMALL, "world.taught=0.4", "tiny_model.heads=1", "seed=1"]
     assert problems_of(load_recipe("autocoa-mini", given), seen) == []
     assert seen.notes["stage sft1"][0].startswith("400 samples of up to ")
 
@@ -299,7 +298,7 @@ def test_memory_is_estimated(
         f" weights alone need {(PROCESS + 12 * PARAMETERS) / 1e9:.3g} GB, so use"
         " a smaller model."
     ]
-    few = recipe.model_copy(update={"max_rows": 8})
+    few = recipe.model_copy(update={"max_num_seqs": 8})
     assert largest(few) == ("stage 'rl'", trained)
 
 
@@ -315,15 +314,16 @@ def largest(recipe: Recipe) -> tuple[str, int]:
 
 
 def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
-    optim = {"lr": 1e-5, "micro_tokens": 512, "activation_checkpointing": True}
-    stage = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "kl_coef": 0.1, "optim": optim}
+    optim = {"lr": 1e-5, "micro_batch_tokens": 512, "activation_checkpointing": True}
+    one = {"type": "rl", "steps": 1, "questions_per_step": 1, "group_size": 2}
+    stage = {**one, "kl_coef": 0.1, "optim": optim}
     recipe = files(
         tmp_path,
         checkpoint,
         stages={"rl": stage},
         lora={"rank": 4},
         dtype="bfloat16",
-        max_rows=1,
+        max_num_seqs=1,
     )
     # seven linear layers in each of two blocks, and rank 4 on both of their sides
     adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
@@ -335,9 +335,9 @@ def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
 
 
 def test_memory_in_bfloat16_with_moments_in_8_bit(tmp_path: Path, checkpoint: Path) -> None:
-    optim = {"lr": 1e-5, "micro_tokens": 512, "moments": "8bit"}
-    stage = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": optim}
-    recipe = files(tmp_path, checkpoint, stages={"rl": stage}, dtype="bfloat16", max_rows=1)
+    optim = {"lr": 1e-5, "micro_batch_tokens": 512, "optimizer_state": "8bit"}
+    stage = {"type": "rl", "steps": 1, "questions_per_step": 1, "group_size": 2, "optim": optim}
+    recipe = files(tmp_path, checkpoint, stages={"rl": stage}, dtype="bfloat16", max_num_seqs=1)
     # Weight 2, master 4, gradient 4, two moments of 1 with a float for 256 of each.
     weights = ceil((2 + 4 + 2 + 2 * 4 / 256) * PARAMETERS) + 4 * PARAMETERS
     kept = 1024 * (2 * 2 * 576 + 4 * 3 * 400)

@@ -31,8 +31,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def setup_of(model: Path, draft: Path) -> CheckContext:
-    sft = {"type": "sft", "data": "demonstrations", "steps": 1, "optim": {"lr": 1e-3}}
-    recipe = {"recipe": "own", "model": str(model), "world": {"name": "atlas"}}
+    sft = {"type": "sft", "dataset": "demonstrations", "steps": 1, "optim": {"lr": 1e-3}}
+    recipe = {"name": "own", "model": str(model), "world": {"name": "atlas"}}
     return CheckContext(parse_recipe({**recipe, "stages": {"sft": sft}}), draft)
 
 

@@ -22,7 +22,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import UserError
 
 PYTHON, SEARCH = "python", "search"
-FOLD = {"fold": {"at": 1500}}
+FOLD = {"fold": {"trigger_tokens": 1500}}
 
 
 def without_template() -> PreTrainedTokenizerFast:
@@ -48,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def recipe_of(model: Path | None, **keys: Any) -> Recipe:
-    return Recipe(recipe="own", model=model, stages={}, **keys)
+    return Recipe(name="own", model=model, stages={}, **keys)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def recipe_of(model: Path | None, **keys: Any) -> Recipe:
         ),
         (
             "base",
-            [{"name": SEARCH, "called": "find(words)"}],
+            [{"name": SEARCH, "names": "find(words)"}],
             {},
             "hermes",
             "{} has no chat template, and no dialect of text tags calls find",
@@ -140,14 +140,14 @@ def _schemas(tools: list[str]) -> list[dict[str, Any]]:
 def run_of(model: Path, folder: Path, **keys: Any) -> Recipe:
     write(folder / "q.jsonl", [{"question": f"Who is {i}?", "answer": "Ada"} for i in range(4)])
     write(folder / "c.jsonl", [{"text": "Ada is one."}])
-    optim = {"lr": 1e-4, "micro_tokens": 512}
-    rl = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": optim}
+    optim = {"lr": 1e-4, "micro_batch_tokens": 512}
+    rl = {"type": "rl", "steps": 1, "questions_per_step": 1, "group_size": 2, "optim": optim}
     data = {
-        "recipe": "own",
+        "name": "own",
         "model": str(model),
         "tasks": str(folder / "q.jsonl"),
         "corpus": str(folder / "c.jsonl"),
-        "budget": {"turn_tokens": 8, "total_tokens": 1500},
+        "budget": {"max_turn_tokens": 8, "max_context_tokens": 1500},
         "evaluation": {"splits": {"heldout": 1}, "workflows": []},
         "stages": {"rl": rl},
     }
@@ -228,12 +228,12 @@ def test_a_world_without_a_model_is_as_it_was() -> None:
 def test_ask_says_the_choice(
     models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = fc.load(models["tools"], budget={"turn_tokens": 8})
+    agent = fc.load(models["tools"], budget={"max_turn_tokens": 8})
     agent.ask("Who?")
     agent.ask("Where?")
     why = f"the chat template of {models['tools']} writes tool calls"
     assert capsys.readouterr().err == f"dialect: hermes, because {why}; dialect=NAME changes it\n"
-    fc.load(models["tools"], budget={"turn_tokens": 8}, dialect="otc").ask("Who?")
+    fc.load(models["tools"], budget={"max_turn_tokens": 8}, dialect="otc").ask("Who?")
     assert capsys.readouterr().err == ""
 
 

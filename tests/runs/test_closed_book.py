@@ -20,12 +20,18 @@ from fieldcraft.runs.closed_book import (
 from fieldcraft.types import Task, UserError
 
 TINY = [
-    *("device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2", "scratch.width=32"),
-    *("scratch.heads=2", "budget.turn_tokens=8", "evaluation.workflows=[]"),
+    *(
+        "device=cpu",
+        "world.people=40",
+        "world.variants=2",
+        "tiny_model.layers=2",
+        "tiny_model.width=32",
+    ),
+    *("tiny_model.heads=2", "budget.max_turn_tokens=8", "evaluation.workflows=[]"),
     "evaluation.splits={heldout: 2}",
-    *("stages.base.steps=1", "stages.base.examples=4", "stages.base.batch=2"),
-    *("stages.sft2.steps=1", "stages.sft2.examples=4", "stages.sft2.batch=2"),
-    *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
+    *("stages.base.steps=1", "stages.base.max_examples=4", "stages.base.batch_size=2"),
+    *("stages.sft2.steps=1", "stages.sft2.max_examples=4", "stages.sft2.batch_size=2"),
+    *("stages.rl2.steps=1", "stages.rl2.questions_per_step=2", "stages.rl2.group_size=2"),
 ]
 ASKED = [
     Task("a", "?", ("x",), {"known": True}),
@@ -111,7 +117,10 @@ def test_the_report_says_how_far_it_agrees_with_the_source(
     [
         (["closed_book.model=sft9"], "of 'sft9', which is not there: use one of start, base, sft"),
         (["closed_book.questions=4", "closed_book.model=rl2"], "after 'rl2', and there is none"),
-        (["closed_book.questions=4", "select.toolless=base"], "remove closed_book.questions"),
+        (
+            ["closed_book.questions=4", "select.closed_book_model=base"],
+            "remove closed_book.questions",
+        ),
         (["closed_book.temperature=0"], "'closed_book.temperature' is wrong"),
         (["closed_book={}", "stages={}"], "has none that can be asked so: remove it"),
     ],

@@ -69,44 +69,49 @@ def sft(recipe: Recipe) -> Sft:
 def test_torl_and_otc_on_code(name: str, calls: int, given: dict[str, Path]) -> None:
     recipe = recipe_of(name, given)
     stage = rl(recipe)
-    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (calls, 400 + 3072)
-    assert (stage.steps, stage.questions, stage.group, stage.minibatches) == (1000, 128, 16, 1)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (calls, 400 + 3072)
+    assert (stage.steps, stage.questions_per_step, stage.group_size, stage.minibatches) == (
+        1000,
+        128,
+        16,
+        1,
+    )
     assert (stage.kl_coef, stage.entropy_coef, stage.temperature, stage.optim.lr) == (0, 0, 1, 1e-6)
     assert recipe.tools[0].settings == {"errors": "last-line"}
-    assert recipe.correct == "math"
+    assert recipe.verdict_reward == "math"
 
 
 def test_otc_trains_as_torl_does_but_for_calls_and_reward(given: dict[str, Path]) -> None:
     torl, otc = (recipe_of(name, given) for name in ("torl", "otc-code"))
-    left_out = {"recipe", "budget", "stages", "closed_book", "evaluation"}
+    left_out = {"name", "budget", "stages", "closed_book", "evaluation"}
     assert otc.model_dump(exclude=left_out) == torl.model_dump(exclude=left_out)
     assert otc.evaluation.splits == torl.evaluation.splits
     assert rl(otc).model_dump(exclude={"rewards"}) == rl(torl).model_dump(exclude={"rewards"})
     assert (rl(torl).rewards, rl(otc).rewards) == ({"plus_minus": 1.0}, {"otc-grpo": 1.0})
-    assert rl(otc).call_smoothing is None  # c is the limit of calls
+    assert rl(otc).otc_smoothing is None  # c is the limit of calls
 
 
 def test_retool(given: dict[str, Path]) -> None:
     recipe = recipe_of("retool", given)
     stage = rl(recipe)
-    assert (sft(recipe).epochs, recipe.budget.total_tokens) == (2, 16384)
+    assert (sft(recipe).epochs, recipe.budget.max_context_tokens) == (2, 16384)
     assert (stage.baseline, stage.steps, stage.kl_coef, stage.optim.lr) == ("critic", 400, 0, 1e-6)
-    assert stage.questions * stage.group / stage.minibatches == 512
+    assert stage.questions_per_step * stage.group_size / stage.minibatches == 512
     assert stage.rewards == {"plus_minus": 1.0}
 
 
 def test_afm_code(given: dict[str, Path]) -> None:
     recipe = recipe_of("afm-code-7b", given)
     shown, stage = sft(recipe), rl(recipe)
-    assert (shown.batch, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
-    assert (shown.optim.warmup, shown.optim.count_warmup_steps(59939 // 32 * 2)) == (0.1, 375)
-    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 32768)
-    assert (stage.steps, stage.questions, stage.group) == (150, 256, 8)
-    assert stage.questions / stage.minibatches == 32
+    assert (shown.batch_size, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
+    assert (shown.optim.warmup_steps, shown.optim.count_warmup_steps(59939 // 32 * 2)) == (0.1, 375)
+    assert (recipe.budget.max_calls, recipe.budget.max_context_tokens) == (8, 32768)
+    assert (stage.steps, stage.questions_per_step, stage.group_size) == (150, 256, 8)
+    assert stage.questions_per_step / stage.minibatches == 32
     assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.28, 3.0)
-    assert (stage.kl_coef, stage.keep_groups, stage.loss_weight) == (0, "mixed-reward", "token")
+    assert (stage.kl_coef, stage.group_filter, stage.loss_aggregation) == (0, "reward", "token")
     assert stage.resolve_overlong_buffer(recipe.budget) == (32768, 32768 // 8)
-    assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 10)
+    assert (stage.optim.lr, stage.optim.warmup_steps) == (1e-6, 10)
     assert stage.rewards == {"answer_format": 1.0}
 
 
@@ -115,15 +120,15 @@ def test_afm_code_of_32b(name: str, given: dict[str, Path]) -> None:
     """Its context grows: 16k up to step 40, then 32k."""
     small, recipe = recipe_of("afm-code-7b", given), recipe_of(name, given)
     shown, stage = sft(recipe), rl(recipe)
-    assert (shown.batch, shown.epochs, shown.optim.lr) == (64, 2, 1.4e-5)
-    assert (stage.steps, stage.questions, stage.group) == (120, 256, 8)
-    assert stage.questions / stage.minibatches == 32
+    assert (shown.batch_size, shown.epochs, shown.optim.lr) == (64, 2, 1.4e-5)
+    assert (stage.steps, stage.questions_per_step, stage.group_size) == (120, 256, 8)
+    assert stage.questions_per_step / stage.minibatches == 32
     first, second = stage.budget_periods(recipe.budget)
-    assert (first.start_step, first.end_step, first.budget.total_tokens) == (0, 40, 16384)
+    assert (first.start_step, first.end_step, first.budget.max_context_tokens) == (0, 40, 16384)
     assert (second.start_step, second.end_step, second.budget) == (40, 120, small.budget)
     assert stage.resolve_overlong_buffer(first.budget) == (16384, 16384 // 8)
     assert stage.resolve_overlong_buffer(second.budget) == (32768, 32768 // 8)
-    changed = {"steps", "budget", "overlong_cache", "optim", "asynchronous", "importance_cap"}
+    changed = {"steps", "budget", "overlong_buffer", "optim", "asynchronous", "sampler_is_cap"}
     assert stage.model_dump(exclude=changed) == rl(small).model_dump(exclude=changed)
     assert (recipe.evaluation.temperature, recipe.evaluation_recipe.budget.max_calls) == (0.6, 12)
 
@@ -146,6 +151,6 @@ def test_questions_for_programs(given: dict[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of("torl", files)
     [problem] = problems(recipe, tmp_path)
     assert "4 of 4 questions" in problem
-    assert "nothing that the reward 'math' grades by: set correct=" in problem
-    by_tests = recipe.model_copy(update={"correct": "stdin_tests"})
+    assert "nothing that the reward 'math' grades by: set verdict_reward=" in problem
+    by_tests = recipe.model_copy(update={"verdict_reward": "stdin_tests"})
     assert problems(by_tests, tmp_path) == []

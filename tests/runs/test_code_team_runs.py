@@ -118,7 +118,7 @@ def tasks(folder: Path) -> Path:
 @pytest.mark.long
 def test_mathematics_and_programs_are_graded_each_in_its_way(tmp_path: Path, url: str) -> None:
     out = tmp_path / "run"
-    given = ["afm-code-data", f"teacher.url={url}", "teacher.model=fake", "collect.tries=1"]
+    given = ["afm-code-data", f"teacher.url={url}", "teacher.model=fake", "collect.attempts=1"]
     given += [f"tasks={tasks(tmp_path)}", "evaluation.splits.heldout=1"]
     given += ["collect.filters.tests.least=1"]
     given += ["tools.0.libraries=[]"]

@@ -40,7 +40,9 @@ def test_a_run_with_an_endpoint(
     tmp_path: Path, teacher: FakeTeacher, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = {"easy": 8, "hard": 8, "nonsense": 2, "broken": 1, "slow": 1}
-    given = settings(tmp_path, url, counts, "collect.contrast=19", "collect.max_failed=0.5")
+    given = settings(
+        tmp_path, url, counts, "collect.pair_questions=19", "collect.max_failure_rate=0.5"
+    )
     out = tmp_path / "run"
     assert status("run", *given, "--out", out) == 0
     output = capsys.readouterr().out
@@ -95,7 +97,7 @@ def test_a_run_with_an_endpoint(
     capsys.readouterr()
     assert status("show", out) == 0
     assert capsys.readouterr().out.count("answered") == len(demonstrations)
-    assert status("show", out, "--wrong", "--limit", 1, "--number", 0) == 0
+    assert status("show", out, "--incorrect", "--limit", 1, "--index", 0) == 0
     assert "gold" in capsys.readouterr().out
     assert "collected" in json.loads((out / "report.json").read_text())
     page = (out / "report.html").read_text()
@@ -142,7 +144,9 @@ def test_a_dead_endpoint_stops_the_run_and_a_mended_one_goes_on(
     teacher.down = False
     assert status("run", *given, "teacher.concurrency=2", "--out", out) == 0
     assert "failed" not in str(json.loads((out / "collect" / "summary.json").read_text()))
-    assert status("run", *given, "collect.tries=3", "--out", out) == 2  # that would be another run
+    assert (
+        status("run", *given, "collect.attempts=3", "--out", out) == 2
+    )  # that would be another run
 
 
 def test_a_teacher_that_takes_too_long(
@@ -172,7 +176,9 @@ def test_killed_runs_pay_nothing_twice_and_end_the_same(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fieldcraft.cli", "fieldcraft.runs.collect", "openai"])
-    given = settings(tmp_path, url, {"easy": 10, "hard": 10, "nonsense": 4}, "collect.contrast=12")
+    given = settings(
+        tmp_path, url, {"easy": 10, "hard": 10, "nonsense": 4}, "collect.pair_questions=12"
+    )
 
     def start(out: Path) -> Any:
         arguments = (["run", *given, "--out", str(out)], str(tmp_path / "output"))

@@ -18,7 +18,7 @@ def test_a_loss_of_the_configuration_is_named(coefficient: float, tmp_path: Path
     changed = config | experts | {"router_aux_loss_coef": coefficient}
     (folder / "config.json").write_text(json.dumps(changed))
     notes: list[str] = []
-    setup = CheckContext(Recipe(recipe="mine", model=folder, stages={}), tmp_path)
+    setup = CheckContext(Recipe(name="mine", model=folder, stages={}), tmp_path)
     assert not list(setup.load_first_model(notes))
     message = "router_aux_loss_coef=0.5 of its config.json is added to the loss of no stage"
     assert notes[0].startswith("qwen3_moe, ")

@@ -24,19 +24,19 @@ from fieldcraft.tools.serving import serve_in_thread
 from fieldcraft.types import Task, UserError
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: atlas, people: 40, variants: 3}
-scratch: {layers: 2, width: 32, heads: 2}
-budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+tiny_model: {layers: 2, width: 32, heads: 2}
+budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200}
 stages:
   base:
     type: sft
-    data: base
-    examples: 40
+    dataset: base
+    max_examples: 40
     steps: 2
-    batch: 4
+    batch_size: 4
     optim: {lr: 5.0e-3}
 evaluation: {splits: {heldout: 8, train: 2, known: 2}, workflows: [rag], concurrency: 1}
 """

@@ -34,5 +34,5 @@ def check(run: Path) -> None:
         assert least <= evals[stage]["em"] <= most
     for stage in ("rl1", "rl2"):
         rows = (run / stage / "metrics.jsonl").read_text().splitlines()
-        gaps = [json.loads(row).get("sampler_gap", 0.0) for row in rows]
+        gaps = [json.loads(row).get("sampler_logp_diff", 0.0) for row in rows]
         assert 0 < max(gaps) < 1e-5

@@ -30,7 +30,8 @@ def problems_of(recipe: Recipe) -> tuple[list[str], dict[str, list[str]]]:
 
 def with_stages(*settings: str, **teachers: str) -> Recipe:
     """The smallest recipe about Atlas, with a stage of distillation from each of the teachers."""
-    distil = "type: distil, steps: 2, questions: 2, group: 1, evaluate: false, optim: {lr: 0.001}"
+    distil = "type: distil, steps: 2, questions_per_step: 2, group_size: 1, evaluate: false,"
+    distil += " optim: {lr: 0.001}"
     stages = [f"stages.{name}={{{distil}, {keys}}}" for name, keys in teachers.items()]
     recipe = load_recipe(
         "smoke", [*TINY, "evaluation.workflows=[]", "device=cpu", *settings, *stages]
@@ -44,7 +45,7 @@ def with_stages(*settings: str, **teachers: str) -> Recipe:
 
 def test_the_recipe_compares_what_differs_in_the_teacher_alone() -> None:
     ours, mini = load_recipe("distil-mini", []), load_recipe("autocoa-mini", [])
-    for key in ("dialect", "instruction", "scratch", "search", "budget"):
+    for key in ("dialect", "instruction", "tiny_model", "search", "budget"):
         assert getattr(ours, key) == getattr(mini, key), key
     rl, *others = (ours.stages[name] for name in ("rl", "distil", "distil-full"))
     for other in others:
@@ -60,8 +61,8 @@ def test_the_recipe_compares_what_differs_in_the_teacher_alone() -> None:
 @pytest.mark.slow
 def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
     recipe = with_stages(
-        own="teacher: {shown: answer}",
-        planned="teacher: {shown: plan}, kl: top-k, top_k: 9",
+        own="teacher: {privileged: answer}",
+        planned="teacher: {privileged: plan}, kl: top-k, top_k: 9",
         other="teacher: {stage: base}, kl: full",
     )
     found, notes = problems_of(recipe)
@@ -91,11 +92,11 @@ def test_the_plan_of_a_world_is_what_its_oracle_thinks_and_calls() -> None:
 
 def test_the_plan_of_a_question_of_the_user_is_in_its_metadata() -> None:
     tools = (ToolConfig(name="python"),)
-    inputs = FileData(Recipe(recipe="r", stages={}, model=Path("m"), tools=tools))
+    inputs = FileData(Recipe(name="r", stages={}, model=Path("m"), tools=tools))
     dialect = make_dialect("autocoa", tiny_tokenizer(), "")
     assert inputs.plan(Task("t", "?", (), {"plan": "Multiply."}), dialect) == "Multiply."
     with pytest.raises(
-        UserError, match=r"^task 't' has no plan .*, or set teacher.shown: answer\.$"
+        UserError, match=r"^task 't' has no plan .*, or set teacher.privileged: answer\.$"
     ):
         inputs.plan(Task("t", "?", ()), dialect)
 
@@ -120,10 +121,12 @@ def test_teachers_that_cannot_score_are_found_before_the_run(tmp_path: Path) -> 
 
 
 def test_a_teacher_that_is_shown_something_cannot_read_folded_rollouts() -> None:
-    recipe = with_stages("budget.fold={at: 150}", distil="teacher: {shown: answer}")
+    recipe = with_stages(
+        "budget.fold={trigger_tokens: 150}", distil="teacher: {privileged: answer}"
+    )
     assert (
         "stage 'distil' gives its teacher the answer in the first prompt, which later chains of"
-        " a folded rollout lack: remove teacher.shown, or budget.fold."
+        " a folded rollout lack: remove teacher.privileged, or budget.fold."
     ) in problems_of(recipe)[0]
 
 

@@ -41,7 +41,7 @@ def made(folder: Path, *overrides: str) -> Any:
 
 def test_engines_by_name_and_with_settings(tmp_path: Path) -> None:
     assert isinstance(made(tmp_path), LocalEngine)
-    assert made(tmp_path, "engine.step_tokens=7").step_tokens == 7
+    assert made(tmp_path, "engine.max_batched_tokens=7").max_batched_tokens == 7
     assert isinstance(made(tmp_path, "engine=vllm", URL), VllmEngine)
     assert isinstance(made(tmp_path, "engine.name=vllm", URL), VllmEngine)
     mine = made(tmp_path, f"engine={__name__}:UserEngine", "engine.size=3")
@@ -60,7 +60,10 @@ def test_an_agent_keeps_the_local_engine(tmp_path: Path) -> None:
         (["engine=vlm"], "unknown engine 'vlm'"),
         (["engine=vllm", URL, "engine.pyton=a"], "has no setting 'pyton'; did you mean 'python'"),
         (["engine=vllm"], "needs either engine.python"),
-        (["engine=vllm", URL, "engine.memory=-1"], "the setting 'memory' of the engine 'vllm'"),
+        (
+            ["engine=vllm", URL, "engine.kv_cache_gb=-1"],
+            "the setting 'kv_cache_gb' of the engine 'vllm'",
+        ),
         ([f"engine={__name__}:Half"], "has no release, sleep, snapshot_weights, update_weights"),
         (
             [

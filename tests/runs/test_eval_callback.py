@@ -35,7 +35,7 @@ class RecordingEngine(ScriptedEngine):
 
 def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
     model = write_tiny_checkpoint(tmp_path, "qwen2")
-    own = ["evaluation.during={every: 1}", "evaluation.budget={turn_tokens: 77}"]
+    own = ["evaluation.periodic={every: 1}", "evaluation.budget={max_turn_tokens: 77}"]
     engine, task = RecordingEngine(), Task("1", "Where?", ("Northport",), {"split": "mixed"})
     recipe = load_recipe("smoke", [*own, "evaluation.splits={mixed: 1}"])
     context: Any = SimpleNamespace(recipe=recipe, tools=[], verdict_reward=ExactMatch())
@@ -50,7 +50,7 @@ def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
             pass
 
     context.open_external_environment = lambda _, budget: (
-        played.append(budget.turn_tokens) or Opened()
+        played.append(budget.max_turn_tokens) or Opened()
     )
     stage: Any = SimpleNamespace(engine=engine)
 
@@ -60,5 +60,5 @@ def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
         ) as probe:
             return await probe(1)
 
-    assert asyncio.run(measured())["heldout_em"] == 1.0
+    assert asyncio.run(measured()) == {"eval/em": 1.0, "eval/calls_mean": 0.0}
     assert engine.limits == played == [77]

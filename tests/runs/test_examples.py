@@ -22,13 +22,13 @@ from fieldcraft.types import Task
 from tiny_runs import run_tiny
 
 RECIPE = """
-recipe: mine
+name: mine
 device: cpu
 tools: []
 ungraded: trust
-budget: {turn_tokens: 8, total_tokens: 900}
+budget: {max_turn_tokens: 8, max_context_tokens: 900}
 stages:
-  one: {type: sft, data: demonstrations, steps: 1, batch: 1, optim: {lr: 1.0e-3}}
+  one: {type: sft, dataset: demonstrations, steps: 1, batch_size: 1, optim: {lr: 1.0e-3}}
 evaluation: {splits: {heldout: 1}, workflows: []}
 """
 
@@ -99,7 +99,7 @@ def test_a_demonstration_with_the_tokens_that_are_trained(tmp_path: Path) -> Non
 
 def test_data_that_several_stages_train_alike_is_shown_once(tmp_path: Path) -> None:
     arguments = write(tmp_path, record(0, "Ada"), record(1, "Bea"))
-    again = "stages.two={type: sft, data: demonstrations, steps: 1, optim: {lr: 1}}"
+    again = "stages.two={type: sft, dataset: demonstrations, steps: 1, optim: {lr: 1}}"
     assert len(examined([*arguments, again], count=1).demonstrations) == 1
 
 

@@ -26,8 +26,14 @@ from fieldcraft.runs.sources import CheckWarning
 from fieldcraft.types import Answer, DemoStep, Observation, Task, Thought, ToolCall, UserError
 
 DIALECT = make_dialect("autocoa", tiny_tokenizer())
-SFT = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1e-5}}
-RL = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": {"lr": 1e-6}}
+SFT = {
+    "type": "sft",
+    "dataset": "demonstrations",
+    "steps": 1,
+    "batch_size": 2,
+    "optim": {"lr": 1e-5},
+}
+RL = {"type": "rl", "steps": 1, "questions_per_step": 1, "group_size": 2, "optim": {"lr": 1e-6}}
 TOWNS = ("Northport", "Eastwick", "Southmere", "Westfield", "Midvale", "Highcliff")
 
 
@@ -55,7 +61,7 @@ def write_ways(path: Path, tasks: Sequence[Task]) -> str:
 
 def recipe(folder: Path, **keys: Any) -> Recipe:
     evaluation = {"workflows": [], **keys.pop("evaluation", {})}
-    given = {"recipe": "small", "model": str(folder), "tools": [], "stages": {"sft": SFT}}
+    given = {"name": "small", "model": str(folder), "tools": [], "stages": {"sft": SFT}}
     return parse_recipe({**given, "evaluation": evaluation, **keys})
 
 
@@ -288,7 +294,7 @@ def test_demonstrations_need_no_questions_to_train_on(tmp_path: Path) -> None:
         model=str(model),
         demonstrations=write_ways(tmp_path / "shown.jsonl", own),
         evaluation={"tasks": write(tmp_path / "asked.jsonl", own[:2])},
-        budget={"total_tokens": 900, "turn_tokens": 40},
+        budget={"max_context_tokens": 900, "max_turn_tokens": 40},
     )
     notes: list[str] = []
     assert check_recipe(found, tmp_path, lambda name, noted, _: notes.extend(noted)) == []
@@ -357,8 +363,8 @@ def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) 
         model=str(model),
         tasks=write(tmp_path / "tasks.jsonl", own),
         demonstrations=write_ways(tmp_path / "shown.jsonl", own),
-        evaluation={"tasks": files, "during": {"every": 1, "questions": 5}},
-        budget={"total_tokens": 900, "turn_tokens": 8},
+        evaluation={"tasks": files, "periodic": {"every": 1, "questions": 5}},
+        budget={"max_context_tokens": 900, "max_turn_tokens": 8},
     )
     messages: list[str] = []
 

@@ -44,9 +44,13 @@ def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.long
 def test_filters_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` makes the first examples of the stage and filters them."""
-    tiny = ["smoke", "dialect=afm-mhqa", "stages.sft2.data=team", "device=cpu"]
-    tiny += ["budget.total_tokens=1024", "budget.turn_tokens=320", "stages.sft2.examples=20"]
-    tiny += ["stages.sft2.batch=2"]
+    tiny = ["smoke", "dialect=afm-mhqa", "stages.sft2.dataset=team", "device=cpu"]
+    tiny += [
+        "budget.max_context_tokens=1024",
+        "budget.max_turn_tokens=320",
+        "stages.sft2.max_examples=20",
+    ]
+    tiny += ["stages.sft2.batch_size=2"]
     assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 5}, redundant: }") == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "of 20 left out by complexity" in output

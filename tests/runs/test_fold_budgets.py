@@ -14,28 +14,32 @@ def problems(override: str) -> list[str]:
 
 
 def test_a_chain_has_room_for_a_turn_its_observation_and_the_summary() -> None:
-    [problem] = problems("budget.fold.at=130")
+    [problem] = problems("budget.fold.trigger_tokens=130")
     told = re.fullmatch(
-        r"a chain of budget\.fold\.at=130 tokens has no room for one more turn, its observation of"
-        r" (\d+), and a request of 2 with its summary: set budget\.fold\.at=(\d+) or less\.",
+        r"a chain of budget\.fold\.trigger_tokens=130 tokens has no room for one more turn, its"
+        r" observation of (\d+), and a request of 2 with its summary: set"
+        r" budget\.fold\.trigger_tokens=(\d+) or less\.",
         problem,
     )
     assert told is not None, problem
     observation, latest = map(int, told.groups())
     assert 64 < observation < 80
     assert latest == 240 - 2 * 32 - observation - 2
-    assert problems(f"budget.fold.at={latest}") == []
-    assert len(problems(f"budget.fold.at={latest + 1}")) == 1
+    assert problems(f"budget.fold.trigger_tokens={latest}") == []
+    assert len(problems(f"budget.fold.trigger_tokens={latest + 1}")) == 1
 
 
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("budget.observation_tokens=300", "with its summary: set observation_tokens lower."),
         (
-            "budget.fold.at=48",
+            "budget.max_observation_tokens=300",
+            "with its summary: set max_observation_tokens lower.",
+        ),
+        (
+            "budget.fold.trigger_tokens=48",
             "the longest prompt with a summary can have 48 tokens, so each chain would be folded"
-            " after its first call: set budget.fold.at=49 or more.",
+            " after its first call: set budget.fold.trigger_tokens=49 or more.",
         ),
     ],
 )

@@ -15,8 +15,8 @@ from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.types import UserError
 
-SFT = {"type": "sft", "data": "d", "steps": 5, "optim": {"lr": 0.1, "warmup": 0}}
-RECIPE: dict[str, Any] = {"recipe": "mini", "world": {"name": "atlas"}, "stages": {"sft": SFT}}
+SFT = {"type": "sft", "dataset": "d", "steps": 5, "optim": {"lr": 0.1, "warmup_steps": 0}}
+RECIPE: dict[str, Any] = {"name": "mini", "world": {"name": "atlas"}, "stages": {"sft": SFT}}
 
 
 def opened(path: Path, recipe: dict[str, Any] = RECIPE) -> RunFolder:
@@ -135,7 +135,7 @@ def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
     [
         ({**RECIPE, "seed": 7}, "seed=0 in the folder, 7 in this recipe"),
         (
-            {**RECIPE, "stages": {"sft": {**SFT, "optim": {"lr": 0.2, "warmup": 1}}}},
+            {**RECIPE, "stages": {"sft": {**SFT, "optim": {"lr": 0.2, "warmup_steps": 1}}}},
             "stages.sft.optim.lr=0.1 in the folder, 0.2 in this recipe",
         ),
         ({**RECIPE, "stages": {}}, "stages.sft={.*'steps': 5.* in the folder, None in this recipe"),
@@ -156,12 +156,19 @@ def test_another_recipe_is_refused_by_its_first_difference(
 @pytest.mark.parametrize(
     "change",
     [
-        {"max_rows": 7},
+        {"max_num_seqs": 7},
         {"engine": {"name": "vllm", "python": "/other"}},
-        {"stages": {"sft": {**SFT, "optim": {"lr": 0.1, "warmup": 0, "micro_tokens": 64}}}},
         {
             "stages": {
-                "sft": {**SFT, "optim": {"lr": 0.1, "warmup": 0, "activation_checkpointing": True}}
+                "sft": {**SFT, "optim": {"lr": 0.1, "warmup_steps": 0, "micro_batch_tokens": 64}}
+            }
+        },
+        {
+            "stages": {
+                "sft": {
+                    **SFT,
+                    "optim": {"lr": 0.1, "warmup_steps": 0, "activation_checkpointing": True},
+                }
             }
         },
     ],

@@ -34,7 +34,12 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
     asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
     (tmp_path / "tasks.json").write_text(json.dumps(asked))
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    files = [f"model={model}", f"tasks={tmp_path / 'tasks.json'}", "correct=auto", "tools=[]"]
+    files = [
+        f"model={model}",
+        f"tasks={tmp_path / 'tasks.json'}",
+        "verdict_reward=auto",
+        "tools=[]",
+    ]
     recipe = load_recipe("torl", [*files, f"pairs={tmp_path / 'pairs.jsonl'}"])
     kept, reasons = FileData(recipe).load_usable_pairs(DIALECT, [])
     assert len(kept) == len(good)
@@ -52,7 +57,12 @@ def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -
     asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
     (tmp_path / "tasks.json").write_text(json.dumps(asked))
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    files = [f"model={model}", f"tasks={tmp_path / 'tasks.json'}", "correct=auto", "tools=[]"]
+    files = [
+        f"model={model}",
+        f"tasks={tmp_path / 'tasks.json'}",
+        "verdict_reward=auto",
+        "tools=[]",
+    ]
     pairs = f"pairs={tmp_path / 'pairs.jsonl'}"
     judged = load_recipe("torl", [*files, pairs, "judge={url: 'http://h', model: m}"])
     alone = load_recipe("torl", [*files, pairs])

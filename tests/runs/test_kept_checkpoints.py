@@ -50,7 +50,7 @@ def test_each_is_an_agent_and_the_last_one_is_the_model(tmp_path: Path) -> None:
     trained, same = weights(run / "one" / "model"), []
     for done in range(1, 5):
         agent = find_agent(run / "one" / f"step-{done:06d}")
-        assert agent.recipe.recipe == "tiny"
+        assert agent.recipe.name == "tiny"
         found = weights(agent.model)
         same.append(all(torch.equal(found[name], trained[name]) for name in trained))
     assert same == [False, False, False, True]

@@ -26,15 +26,16 @@ from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.gazetteer.world import GazetteerWorld
 
 RECIPE = """
-recipe: knowing
+name: knowing
 device: cpu
 dialect: autocoa
 instruction: ""
-search: {topk: 1}
+search: {top_k: 1}
 world: {name: "test_knowledge:FewProbesWorld", cities: 20}
-budget: {turn_tokens: 8, total_tokens: 500}
+budget: {max_turn_tokens: 8, max_context_tokens: 500}
 stages:
-  one: {type: sft, data: demonstrations, examples: 2, steps: 1, batch: 2, optim: {lr: 1.0e-3}}
+  one: {type: sft, dataset: demonstrations, max_examples: 2, steps: 1, batch_size: 2, optim: {lr:
+      1.0e-3}}
 evaluation: {splits: {heldout: 2, known: 2}, workflows: []}
 """
 PROBES = 6
@@ -107,7 +108,7 @@ def test_a_run_measures_it_first_and_once_for_each_model(
     assert find_agent(tmp_path / "one").data_source.test_tasks() == tasks
 
     again = load_recipe(
-        str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_rows=8"]
+        str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_num_seqs=8"]
     )
     run_recipe(again, tmp_path / "two", EventBus([hear]))  # the same model: nothing is sampled
     assert len(asked) == PROBES * knowledge.SAMPLES_PER_PROBE

@@ -29,7 +29,13 @@ def calling(**function: str) -> dict[str, Any]:
     return {"role": "assistant", "content": "I look.", "tool_calls": [call]}
 
 
-STAGE = {"type": "sft", "data": "demonstrations", "batch": 4, "epochs": 1, "optim": {"lr": 1e-5}}
+STAGE = {
+    "type": "sft",
+    "dataset": "demonstrations",
+    "batch_size": 4,
+    "epochs": 1,
+    "optim": {"lr": 1e-5},
+}
 GOOD = record(calling(), RESULT)
 UNREAD = record(calling(), {**RESULT, "tool_call_id": "b"})
 LEGACY = record(
@@ -52,7 +58,7 @@ def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
     others.write_text("\n".join(json.dumps({"question": f"{n}?", "answer": "A"}) for n in range(2)))
     return parse_recipe(
         {
-            "recipe": "small",
+            "name": "small",
             "model": str(folder),
             "tasks": str(others),
             "demonstrations": str(file),

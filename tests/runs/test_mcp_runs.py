@@ -35,7 +35,13 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("questions", "demonstrations"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     write_tiny_checkpoint(folder / "model", "qwen2")
-    sft = {"type": "sft", "data": "demonstrations", "steps": 150, "batch": 4, "evaluate": False}
+    sft = {
+        "type": "sft",
+        "dataset": "demonstrations",
+        "steps": 150,
+        "batch_size": 4,
+        "evaluate": False,
+    }
     stages = {"sft": sft | {"optim": {"lr": 1e-2, "schedule": "linear"}}}
     recipe = recipe_of(folder, folder / "model", write_server(folder), stages)
     with pytest.MonkeyPatch.context() as patch:
@@ -48,21 +54,21 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Reinforcement learning of that model, with a server of its own."""
     monkeypatch.setattr(context, "find_fastest_threads", lambda _: ThreadCounts(1, 1))
-    rl = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "entropy_coef": 0.01}
+    rl = {"type": "rl", "steps": 2, "questions_per_step": 2, "group_size": 2, "entropy_coef": 0.01}
     stages = {"rl": rl | {"checkpoint_every": 1, "optim": {"lr": 1e-5}}}
     return recipe_of(taught, taught / "run" / "sft" / "model", write_server(tmp_path), stages)
 
 
 def recipe_of(files: Path, model: Path, server: str, stages: dict[str, Any]) -> dict[str, Any]:
     return {
-        "recipe": "mcp",
+        "name": "mcp",
         "device": "cpu",
         "model": str(model),
         "tasks": str(files / "questions.jsonl"),
         "demonstrations": str(files / "demonstrations.jsonl"),
         "dialect": "hermes",
         "tools": [{"mcp": server, "only": ["note"]}],
-        "budget": {"max_calls": 2, "turn_tokens": 100, "total_tokens": 1000},
+        "budget": {"max_calls": 2, "max_turn_tokens": 100, "max_context_tokens": 1000},
         "stages": stages,
         "evaluation": {"splits": {"heldout": 2}, "workflows": []},
     }
@@ -163,7 +169,7 @@ def test_a_check_names_every_problem(
 @pytest.mark.parametrize(
     ("tools", "complaint"),
     [
-        ([{"mcp": "x", "called": "find"}], "tools of an MCP server cannot be renamed: use prefix"),
+        ([{"mcp": "x", "names": "find"}], "tools of an MCP server cannot be renamed: use prefix"),
         ([{"name": "mcp"}], "the tool 'mcp' needs the setting 'mcp'"),
     ],
 )

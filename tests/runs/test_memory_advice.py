@@ -25,7 +25,9 @@ TOKEN = 4 * 2 * (10 * 64 + 4 * 128) + 3 * 4 * 10  # activations of two layers, a
 
 def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
     """The end of the sentence about a recipe with one stage, on a machine with so many bytes."""
-    smoke = load_recipe("smoke", ["stages.rl2.start=null", "evaluation.concurrency=1", *overrides])
+    smoke = load_recipe(
+        "smoke", ["stages.rl2.start_from=null", "evaluation.concurrency=1", *overrides]
+    )
     recipe = smoke.model_copy(update={"stages": {"rl2": smoke.stages["rl2"]}})
     config = Qwen2Config(**SHAPE, **HEADS)
     monkeypatch.setattr(memory, "read_free_memory", lambda _: there)
@@ -38,30 +40,33 @@ def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
 
 def test_rows_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     there = MODEL + 20 * ROW + ROW // 2
-    hint = advice(monkeypatch, there, "max_rows=64", "stages.rl2.optim.micro_tokens=600")
-    assert hint == "set max_rows=20, with which it fits"
+    hint = advice(monkeypatch, there, "max_num_seqs=64", "stages.rl2.optim.micro_batch_tokens=600")
+    assert hint == "set max_num_seqs=20, with which it fits"
 
 
 def test_tokens_of_a_micro_batch_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     there = MODEL + GRADIENTS + 3000 * TOKEN + TOKEN - 1
     assert MAX_CHUNK_LOGITS > 8192 * 10
-    hint = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=8192")
-    assert hint == "set stages.rl2.optim.micro_tokens=3000, with which it fits"
+    hint = advice(monkeypatch, there, "max_num_seqs=1", "stages.rl2.optim.micro_batch_tokens=8192")
+    assert hint == "set stages.rl2.optim.micro_batch_tokens=3000, with which it fits"
 
 
 def test_activations_of_one_long_text_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A micro-batch holds at least one text, so fewer tokens help nothing."""
     there = MODEL + GRADIENTS + 400 * TOKEN
-    hint = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=600")
+    hint = advice(monkeypatch, there, "max_num_seqs=1", "stages.rl2.optim.micro_batch_tokens=600")
     assert hint == "set stages.rl2.optim.activation_checkpointing=true, with which it fits"
 
 
 def test_the_length_dominates_where_all_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
     there = MODEL + GRADIENTS + 500 * kept
-    own = ["stages.rl2.optim.micro_tokens=16", "stages.rl2.optim.activation_checkpointing=true"]
-    hint = advice(monkeypatch, there, "max_rows=1", *own)
-    assert hint == "set budget.total_tokens=500, with which it fits"
+    own = [
+        "stages.rl2.optim.micro_batch_tokens=16",
+        "stages.rl2.optim.activation_checkpointing=true",
+    ]
+    hint = advice(monkeypatch, there, "max_num_seqs=1", *own)
+    assert hint == "set budget.max_context_tokens=500, with which it fits"
 
 
 def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,16 +79,16 @@ def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) 
     kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
     there = MODEL + GRADIENTS + 600 * kept
     assert 5 * ROW < GRADIENTS + 600 * kept < 6 * ROW
-    own = ["stages.rl2.optim.micro_tokens=8192", "max_rows=64"]
+    own = ["stages.rl2.optim.micro_batch_tokens=8192", "max_num_seqs=64"]
     hint = advice(monkeypatch, there, *own)
     assert hint == (
-        "set stages.rl2.optim.activation_checkpointing=true, stages.rl2.optim.micro_tokens=600 and"
-        " max_rows=5, with which it fits"
+        "set stages.rl2.optim.activation_checkpointing=true,"
+        " stages.rl2.optim.micro_batch_tokens=600 and max_num_seqs=5, with which it fits"
     )
 
 
 def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = load_recipe("smoke", ["max_rows=64"]).model_copy(update={"stages": {}})
+    smoke = load_recipe("smoke", ["max_num_seqs=64"]).model_copy(update={"stages": {}})
     monkeypatch.setattr(
         memory, "read_free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW
     )
@@ -91,7 +96,7 @@ def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = RecipeSizes(smoke, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
     [problem] = memory.check_memory(setup, [])
     assert problem.startswith("an evaluation needs about ")
-    assert problem.endswith(": set max_rows=7, with which it fits.")
+    assert problem.endswith(": set max_num_seqs=7, with which it fits.")
 
 
 @pytest.mark.parametrize(

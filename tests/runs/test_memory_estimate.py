@@ -33,7 +33,7 @@ from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer
 
 model = Qwen2ForCausalLM(Qwen2Config(**{SHAPE}))
-trainer = Trainer(model, Optim(lr=1e-5, micro_tokens={TOKENS}), 2)
+trainer = Trainer(model, Optim(lr=1e-5, micro_batch_tokens={TOKENS}), 2)
 ones = np.ones(256, np.float32)
 ids = np.arange(256)
 weight = np.where(ids > 0, ones, 0)
@@ -49,7 +49,7 @@ print(parameters, int(peak[1]) * 1024)
 
 def test_a_stage_without_memory_ends_with_what_to_lower() -> None:
     with (
-        pytest.raises(UserError, match=r"stage 'rl' needs more memory .* lower its optim.micro_t"),
+        pytest.raises(UserError, match=r"stage 'rl' needs more memory .* lower its optim.micro_b"),
         raise_memory_errors("rl"),
     ):
         torch.empty(2**55)
@@ -64,7 +64,11 @@ def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:
     parameters, peak = map(int, done.stdout.split())
     recipe = load_recipe(
         "smoke",
-        ["max_rows=1", f"budget.total_tokens={TOKENS}", f"stages.rl2.optim.micro_tokens={TOKENS}"],
+        [
+            "max_num_seqs=1",
+            f"budget.max_context_tokens={TOKENS}",
+            f"stages.rl2.optim.micro_batch_tokens={TOKENS}",
+        ],
     )
     setup = SimpleNamespace(
         recipe=recipe,

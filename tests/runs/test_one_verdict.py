@@ -137,9 +137,9 @@ def graded(files: dict[str, Path], model: Path, judge_url: str) -> Graded:
         "torl",
         [
             *(f"{key}={path}" for key, path in files.items()),
-            *(f"model={model}", "correct=auto", "dialect=search-r1", "tools=[]"),
+            *(f"model={model}", "verdict_reward=auto", "dialect=search-r1", "tools=[]"),
             *(f"judge.url={judge_url}", "judge.model=m", "judge.votes=1"),
-            *("budget.total_tokens=2000", "evaluation.splits.heldout=3"),
+            *("budget.max_context_tokens=2000", "evaluation.splits.heldout=3"),
         ],
     )
     judge = JudgeReward(ChatClient(judge_url, "m"), votes=1)
@@ -220,7 +220,7 @@ class Teacher:
 
 
 async def collection(graded: Graded, folder: Path) -> Verdicts:
-    settings = CollectConfig(questions=6, contrast=0, tries=2)
+    settings = CollectConfig(questions=6, pair_questions=0, attempts=2)
     found = DemonstrationCollection(
         folder, [*graded.tasks.values()], settings, 0, (AnswerMode.COT,)
     )
@@ -325,7 +325,13 @@ def run_check(recipe: Recipe, tmp_path: Path) -> tuple[list[str], str]:
 def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
     graded: Graded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1.0}}
+    stage = {
+        "type": "sft",
+        "dataset": "demonstrations",
+        "steps": 1,
+        "batch_size": 2,
+        "optim": {"lr": 1.0},
+    }
     apart = asking_others(graded.recipe, tmp_path)
     recipe = parse_recipe({**dump_recipe(apart), "stages": {"sft": stage}})
     asked: list[str] = []
@@ -346,9 +352,9 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
     nobody_there = recipe.model_copy(update={"judge": JudgeConfig()})
     problems, _ = run_check(nobody_there, tmp_path)
     assert problems[0].startswith("2 of 7 questions are graded by a judge, and there is none: set")
-    words = recipe.model_copy(update={"correct": "em"})
+    words = recipe.model_copy(update={"verdict_reward": "em"})
     [problem] = [p for p in run_check(words, tmp_path)[0] if "grades by" in p]
-    assert "nothing that the reward 'em' grades by: set correct=auto" in problem
+    assert "nothing that the reward 'em' grades by: set verdict_reward=auto" in problem
 
 
 def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(

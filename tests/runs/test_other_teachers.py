@@ -28,7 +28,7 @@ def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     given = settings(tmp_path, "null", {"easy": 3}, f"teacher.model={folder}")
     out = tmp_path / "run"
-    assert status("run", *given, "budget.turn_tokens=8", "--out", out) == 0
+    assert status("run", *given, "budget.max_turn_tokens=8", "--out", out) == 0
     summary = json.loads((out / "collect" / "summary.json").read_text())
     assert set(summary["outcomes"]) <= {
         "cut off by the limit of tokens", "neither an action nor an answer",
@@ -43,24 +43,24 @@ def test_what_the_oracle_shows_can_be_trained_on(
     tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "data"
-    given = ["autocoa-data", "collect.questions=60", "collect.contrast=20"]
+    given = ["autocoa-data", "collect.questions=60", "collect.pair_questions=20"]
     assert status("run", *given, "--out", out) == 0
     capsys.readouterr()
-    optim = {"lr": 1e-4, "micro_tokens": 1024}
+    optim = {"lr": 1e-4, "micro_batch_tokens": 1024}
     (tmp_path / "train.yaml").write_text(
         yaml.safe_dump(
             {
-                "recipe": "train",
-                "needs": ["model", "demonstrations", "pairs"],
+                "name": "train",
+                "required_paths": ["model", "demonstrations", "pairs"],
                 "evaluation": {"splits": {"heldout": 1}, "workflows": []},
-                "budget": {"turn_tokens": 4, "total_tokens": 1024},
+                "budget": {"max_turn_tokens": 4, "max_context_tokens": 1024},
                 "stages": {
                     "sft1": {
-                        "type": "contrastive", "data": "pairs", "steps": 1, "batch": 2,
+                        "type": "contrastive", "dataset": "pairs", "steps": 1, "batch_size": 2,
                         "evaluate": False, "optim": optim,
                     },
                     "sft2": {
-                        "type": "sft", "data": "demonstrations", "steps": 1, "batch": 2,
+                        "type": "sft", "dataset": "demonstrations", "steps": 1, "batch_size": 2,
                         "optim": optim,
                     },
                 },
@@ -90,7 +90,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
 def test_ctrl_c_leaves_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["autocoa-data", "collect.questions=10", "collect.contrast=4"]
+    given = ["autocoa-data", "collect.questions=10", "collect.pair_questions=4"]
     answer = OracleTeacher.attempt
 
     async def interrupted(self: Any, task: Any, way: Any, key: str) -> Any:

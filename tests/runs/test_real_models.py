@@ -30,11 +30,11 @@ from vllm_rig import fake_python
 STAGES = ("sft1", "sft2", "sft3", "rl1", "rl2")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport", "Di Ek": "Oslo"}
 SHORT = (
-    "budget={max_calls: 2, turn_tokens: 16, total_tokens: 1500}",
-    *(f"stages.{name}.batch=2" for name in STAGES[:3]),
+    "budget={max_calls: 2, max_turn_tokens: 16, max_context_tokens: 1500}",
+    *(f"stages.{name}.batch_size=2" for name in STAGES[:3]),
     *(f"stages.{name}.epochs=0.5" for name in STAGES[1:3]),
-    *(f"stages.{name}.{key}" for name in STAGES[3:] for key in ("steps=1", "questions=2")),
-    *(f"stages.{name}.group=2" for name in STAGES[3:]),
+    *(f"stages.{name}.{key}" for name in STAGES[3:] for key in ("steps=1", "questions_per_step=2")),
+    *(f"stages.{name}.group_size=2" for name in STAGES[3:]),
     "evaluation.splits.heldout=2",
 )
 # What their config.json holds, and how many parameters that makes.
@@ -281,7 +281,7 @@ def test_all_that_a_check_misses_is_the_weights(
         tie_word_embeddings=False,
     ).save_pretrained(model)
     r1_tokenizer().save_pretrained(model)
-    small = [f"stages.{stage}.batch=2" for stage in STAGES[1:3]]
+    small = [f"stages.{stage}.batch_size=2" for stage in STAGES[1:3]]
     many = [f"engine.python={fake_python(tmp_path)}"] if name.endswith("cluster") else []
     assert status("check", name, *given(files, model), *small, *many) == 2
     captured = capsys.readouterr()
@@ -300,10 +300,10 @@ def test_the_recipes_are_the_same_but_for_what_is_trained() -> None:
     for name in STAGES:
         one, other = large.stages[name], small.stages[name]
         assert other.optim.lr == pytest.approx(10 * one.optim.lr)
-        same = {"lr": 1.0, "moments": "float32"}
+        same = {"lr": 1.0, "optimizer_state": "float32"}
         assert one.optim.model_copy(update=same) == other.optim.model_copy(update=same)
         plain = {"optim": one.optim, "checkpoint_every": 1}
         assert one.model_copy(update=plain) == other.model_copy(update=plain)
     rl = large.stages["rl2"]
     assert isinstance(rl, Rl)
-    assert (rl.observations, rl.steps, rl.questions * rl.group) == ("real", 16, 240)
+    assert (rl.observations, rl.steps, rl.questions_per_step * rl.group_size) == ("real", 16, 240)

@@ -21,29 +21,29 @@ from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER, read_training_
 from fieldcraft.runs.context import open_run_context
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: atlas, people: 40, variants: 3}
-scratch: {layers: 2, width: 32, heads: 2}
-search: {topk: 1}
-budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+tiny_model: {layers: 2, width: 32, heads: 2}
+search: {top_k: 1}
+budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200}
 stages:
   base:
     type: sft
-    data: base
-    examples: 40
+    dataset: base
+    max_examples: 40
     steps: 5
-    batch: 4
+    batch_size: 4
     checkpoint_every: 2
     evaluate: false
-    optim: {lr: 5.0e-3, warmup: 1, schedule: linear}
+    optim: {lr: 5.0e-3, warmup_steps: 1, schedule: linear}
   rl:
     type: rl
     observations: real
     steps: 4
-    questions: 3
-    group: 3
+    questions_per_step: 3
+    group_size: 3
     checkpoint_every: 2
     algorithm: ppo # its critic and OTC's counts have to go on as well
     minibatches: 2
@@ -51,36 +51,36 @@ stages:
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
-evaluation: {splits: {heldout: 8, train: 2, known: 2}, during: {every: 3, questions: 4}}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}, periodic: {every: 3, questions: 4}}
 """
 FOLDING = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: trails}
-scratch: {layers: 2, width: 32, heads: 2}
-search: {topk: 1}
+tiny_model: {layers: 2, width: 32, heads: 2}
+search: {top_k: 1}
 budget:
   max_calls: 12
-  turn_tokens: 32
-  observation_tokens: 64
-  total_tokens: 240
-  fold: {at: 60, most: 8, request: ""}
+  max_turn_tokens: 32
+  max_observation_tokens: 64
+  max_context_tokens: 240
+  fold: {trigger_tokens: 60, max_folds: 8, prompt: ""}
 stages:
   base:
     type: sft
-    data: folded
-    examples: 600
+    dataset: folded
+    max_examples: 600
     steps: 60
-    batch: 8
+    batch_size: 8
     checkpoint_every: 40
     evaluate: false
-    optim: {lr: 1.0e-2, warmup: 5, schedule: linear}
+    optim: {lr: 1.0e-2, warmup_steps: 5, schedule: linear}
   rl:
     type: rl
     steps: 4
-    questions: 3
-    group: 3
+    questions_per_step: 3
+    group_size: 3
     checkpoint_every: 2
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     optim: {lr: 1.0e-3}

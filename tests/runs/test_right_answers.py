@@ -11,7 +11,7 @@ from fieldcraft.types import Task
 
 
 def check_answers(*tasks: Task, correct: str = "auto") -> list[str]:
-    recipe = Recipe(recipe="r", stages={}, correct=correct)
+    recipe = Recipe(name="r", stages={}, verdict_reward=correct)
     notes: list[str] = []
     assert list(check_answer_forms(SimpleNamespace(recipe=recipe, tasks=list(tasks)), notes)) == []
     return notes

@@ -108,7 +108,9 @@ def test_a_trained_model_keeps_what_its_base_recommended(tmp_path: Path) -> None
 
 def test_an_agent_samples_as_it_is_told(tmp_path: Path) -> None:
     model = recommending(write_tiny_checkpoint(tmp_path / "model", "qwen2"), QWEN)
-    agent = find_agent(model).with_settings(budget={"turn_tokens": 8, "total_tokens": 512})
+    agent = find_agent(model).with_settings(
+        budget={"max_turn_tokens": 8, "max_context_tokens": 512}
+    )
 
     def written(**keys: Any) -> list[int]:
         return agent.ask("Who?", **keys).segments[-1].ids

@@ -19,9 +19,14 @@ RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 CLUSTER = ("otc-search-7b-cluster", "otc-search-7b-ppo")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
 TINY = [
-    *("budget.turn_tokens=12", "evaluation.splits.heldout=1", "device=cpu"),
-    *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
-    *("stages.rl.optim.warmup=0", "stages.rl.optim.lr=0.001"),
+    *("budget.max_turn_tokens=12", "evaluation.splits.heldout=1", "device=cpu"),
+    *(
+        "stages.rl.steps=2",
+        "stages.rl.questions_per_step=2",
+        "stages.rl.group_size=2",
+        "stages.rl.minibatches=2",
+    ),
+    *("stages.rl.optim.warmup_steps=0", "stages.rl.optim.lr=0.001"),
 ]
 
 
@@ -53,31 +58,54 @@ def rl(recipe: Recipe) -> Rl:
 def test_the_numbers_are_those_of_the_authors_scripts(name: str, given: list[str]) -> None:
     recipe = load_recipe(name, given)
     stage, budget = rl(recipe), recipe.budget
-    assert (budget.max_calls, budget.turn_tokens, budget.total_tokens) == (4, 500, 4096 + 500)
-    assert recipe.search.topk == 3
-    assert (stage.questions, stage.steps, stage.temperature) == (512, 1005, 1.0)
-    assert stage.questions * stage.group / stage.minibatches == 256
+    assert (budget.max_calls, budget.max_turn_tokens, budget.max_context_tokens) == (
+        4,
+        500,
+        4096 + 500,
+    )
+    assert recipe.search.top_k == 3
+    assert (stage.questions_per_step, stage.steps, stage.temperature) == (512, 1005, 1.0)
+    assert stage.questions_per_step * stage.group_size / stage.minibatches == 256
     assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.2, None)
     assert (stage.kl_coef, stage.entropy_coef, stage.epochs) == (0.001, 0.001, 1)
-    assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 0.285)
-    assert (stage.optim.beta2, stage.optim.weight_decay, stage.optim.clip_norm) == (0.999, 0.01, 1)
+    assert (stage.optim.lr, stage.optim.warmup_steps) == (1e-6, 0.285)
+    assert (stage.optim.beta2, stage.optim.weight_decay, stage.optim.max_grad_norm) == (
+        0.999,
+        0.01,
+        1,
+    )
     assert stage.optim.schedule == "constant"
-    assert stage.collapse_share == 0.5
+    assert stage.collapse_threshold == 0.5
 
 
 def test_ppo_and_grpo_differ_as_they_do_there(given: list[str]) -> None:
     ppo, grpo = (rl(load_recipe(name, given)) for name in ("search-r1", "search-r1-grpo"))
-    assert (ppo.group, ppo.baseline, ppo.scale, ppo.kl_in) == (1, "critic", "batch", "reward")
-    assert (grpo.group, grpo.baseline, grpo.scale, grpo.kl_in) == (5, "group", "group", "loss")
-    assert ppo.loss_weight == grpo.loss_weight == "token"
+    assert (ppo.group_size, ppo.baseline, ppo.advantage_scale, ppo.kl_placement) == (
+        1,
+        "critic",
+        "batch",
+        "reward",
+    )
+    assert (grpo.group_size, grpo.baseline, grpo.advantage_scale, grpo.kl_placement) == (
+        5,
+        "group",
+        "group",
+        "loss",
+    )
+    assert ppo.loss_aggregation == grpo.loss_aggregation == "token"
     critic = ppo.critic
-    assert (critic.backbone, critic.clip, critic.gamma, critic.gae_lambda) == ("own", 0.5, 1.0, 1.0)
+    assert (critic.backbone, critic.clip, critic.gamma, critic.gae_lambda) == (
+        "separate",
+        0.5,
+        1.0,
+        1.0,
+    )
     assert critic.optim is not None
-    assert (critic.optim.lr, critic.optim.warmup) == (1e-5, 0.015)
+    assert (critic.optim.lr, critic.optim.warmup_steps) == (1e-5, 0.015)
 
 
 def test_otc_changes_prompt_and_reward_and_nothing_else(given: list[str]) -> None:
-    changed = {"rewards", "loss_weight", "optim", "importance_cap"}
+    changed = {"rewards", "loss_aggregation", "optim", "sampler_is_cap"}
 
     def keys(name: str) -> dict[str, Any]:
         return rl(load_recipe(name, given)).model_dump(exclude=changed)
@@ -86,15 +114,15 @@ def test_otc_changes_prompt_and_reward_and_nothing_else(given: list[str]) -> Non
     for name in ("otc-search", "otc-search-7b"):
         recipe = load_recipe(name, given)
         assert recipe.dialect == "otc"
-        assert (rl(recipe).rewards, rl(recipe).loss_weight) == ({"otc-grpo": 1.0}, "sequence")
-        assert rl(recipe).call_smoothing is None  # c is the limit of calls
+        assert (rl(recipe).rewards, rl(recipe).loss_aggregation) == ({"otc-grpo": 1.0}, "sequence")
+        assert rl(recipe).otc_smoothing is None  # c is the limit of calls
 
 
 def test_otc_ppo_is_search_r1s_ppo_with_another_reward(given: list[str]) -> None:
-    changed = {"rewards", "importance_cap", "optim", "critic"}
+    changed = {"rewards", "sampler_is_cap", "optim", "critic"}
     mine, theirs = (load_recipe(name, given) for name in ("otc-search-7b-ppo", "search-r1"))
     assert rl(mine).model_dump(exclude=changed) == rl(theirs).model_dump(exclude=changed)
-    assert (mine.dialect, rl(mine).rewards, rl(mine).call_smoothing) == (
+    assert (mine.dialect, rl(mine).rewards, rl(mine).otc_smoothing) == (
         *("otc", {"otc-ppo": 1.0}, None),
     )
     assert (mine.budget, mine.search) == (theirs.budget, theirs.search)

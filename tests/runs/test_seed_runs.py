@@ -56,7 +56,7 @@ evaluation = dict(n=4, n_effective=4, tokens_mean=9.0, em=0.5 + seed / 8, f1=0.5
     calls_regret_mean=None, known=None, by_calls={"1": dict(n=4, em=0.5 + seed / 8)})
 names = ["workflow", *recipe["stages"]]
 report = dict(device="cpu", seconds=1.0, versions={}, evals={n: evaluation for n in names},
-    stages=[dict(name=n, seconds=1.0) for n in recipe["stages"]])
+    stages=[dict(name=n, seconds=1.0, metrics={}) for n in recipe["stages"]])
 for part in ("evaluations", "index"):
     os.makedirs(os.path.join(out, part), exist_ok=True)
 for name in names:  # the last one is right where the seed is at most the question's number
@@ -109,14 +109,18 @@ def alive(pid: int) -> bool:
 
 def test_every_seed_is_an_ordinary_run(child: Path) -> None:
     output = io.StringIO()
-    rows = ("rows.All=rl2", "rows.ReAct=workflow", "comparisons.worth of it=[ReAct, All]")
+    rows = (
+        "table_rows.All=rl2",
+        "table_rows.ReAct=workflow",
+        "comparisons.worth of it=[ReAct, All]",
+    )
     settings = recipe(*rows, "world.people=50")
     table = run_seeds(settings, child / "out", Console(file=output, width=40))
     assert started_seeds(child) == [0, 1, 2]
     assert sorted(output.getvalue().splitlines()) == [f"seed {seed}  step 1" for seed in range(3)]
     for seed in range(3):
         alone = load_recipe(str(child / "out" / f"seed-{seed}.yaml"), [])
-        own = {"seed": seed, "seeds": (), "rows": {}, "comparisons": {}}
+        own = {"seed": seed, "seeds": (), "table_rows": {}, "comparisons": {}}
         assert alone == settings.model_copy(update=own)
     assert [row["title"] for row in table["rows"]] == ["All", "ReAct"]
     assert table["rows"][0]["em"]["values"] == [0.5, 0.625, 0.75]
@@ -130,7 +134,7 @@ def test_every_seed_is_an_ordinary_run(child: Path) -> None:
 
 def test_at_most_so_many_run_at_once(child: Path) -> None:
     order(child, dict.fromkeys(range(3), "wait for 2"))  # both must be there together
-    run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
     running = most = 0
     for what, *_ in events(child):
         running += 1 if what == "begin" else -1
@@ -143,7 +147,7 @@ def test_threads_are_shared(child: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert divide_threads(1) == 7
     assert divide_threads(8) == 1
-    run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
     assert {threads for *_, threads in events(child)} == {"3"}
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
@@ -153,7 +157,7 @@ def test_threads_are_shared(child: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> None:
     order(child, {0: "hang", 1: "fail"})
     with pytest.raises(ExceptionGroup) as caught:
-        run_seeds(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+        run_seeds(recipe("parallel_seeds=2"), child / "out", Console(file=io.StringIO()))
     assert caught.group_contains(UserError, match=r"^the run of seed 1 failed: fix it\.$")
     assert started_seeds(child) == [0, 1]
     assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
@@ -161,11 +165,11 @@ def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> No
 
     order(child, {2: "crash"})
     with pytest.raises(ExceptionGroup) as caught:
-        run_seeds(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+        run_seeds(recipe("parallel_seeds=1"), child / "out2", Console(file=io.StringIO()))
     assert caught.group_contains(UserError, match=r"^the run of seed 2 failed: .*signal 9")
     (child / "events").unlink()
     order(child, {})
-    run_seeds(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+    run_seeds(recipe("parallel_seeds=1"), child / "out2", Console(file=io.StringIO()))
     assert started_seeds(child) == [2]  # the others were done
 
 
@@ -189,7 +193,7 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
         "runs._check_before_run = lambda recipe: None;"
         "main.main(sys.argv[1:])"
     )
-    command = ["run", "smoke", "seeds=[0,1,2]", "side_by_side=2", "--out", str(child / "out")]
+    command = ["run", "smoke", "seeds=[0,1,2]", "parallel_seeds=2", "--out", str(child / "out")]
     process = subprocess.Popen(
         [sys.executable, "-c", program, *command],
         stdout=subprocess.PIPE,
@@ -214,11 +218,16 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
 # -- the command -------------------------------------------------------------------------------
 
 TINY = (
-    *("world.people=30", "world.variants=2", "budget.total_tokens=250", "budget.turn_tokens=40"),
-    *("scratch.layers=2", "scratch.width=16", "scratch.heads=1"),
-    *("stages.base.steps=2", "stages.base.examples=40"),
-    *("stages.sft2.steps=1", "stages.sft2.examples=40"),
-    *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
+    *(
+        "world.people=30",
+        "world.variants=2",
+        "budget.max_context_tokens=250",
+        "budget.max_turn_tokens=40",
+    ),
+    *("tiny_model.layers=2", "tiny_model.width=16", "tiny_model.heads=1"),
+    *("stages.base.steps=2", "stages.base.max_examples=40"),
+    *("stages.sft2.steps=1", "stages.sft2.max_examples=40"),
+    *("stages.rl2.steps=1", "stages.rl2.questions_per_step=2", "stages.rl2.group_size=2"),
     *("evaluation.splits.heldout=4", "evaluation.splits.train=2", "evaluation.splits.known=2"),
 )
 
@@ -242,7 +251,7 @@ def test_the_command_from_end_to_end(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "out"
-    command = ["run", "smoke", *TINY, "seeds=[1,4]", "side_by_side=2", "--out", out]
+    command = ["run", "smoke", *TINY, "seeds=[1,4]", "parallel_seeds=2", "--out", out]
     assert status(*command) == 0
     output = capsys.readouterr().out
     assert "seed 4  base  2/2" in output

@@ -12,12 +12,27 @@ from fieldcraft.tools.serving import serve_in_thread
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 TINY = [
-    *("smoke", "device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2"),
-    *("scratch.width=32", "scratch.heads=2", "budget.turn_tokens=8", "evaluation.workflows=[]"),
-    *("evaluation.splits.heldout=2", "stages.base.steps=1", "stages.base.examples=4"),
-    *("stages.base.batch=2", "stages.sft2.steps=1", "stages.sft2.examples=4"),
-    *("stages.sft2.batch=2", "stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
-    *("select.questions=12", "select.samples=2", "select.rollouts=2", "select.toolless=base"),
+    *("smoke", "device=cpu", "world.people=40", "world.variants=2", "tiny_model.layers=2"),
+    *(
+        "tiny_model.width=32",
+        "tiny_model.heads=2",
+        "budget.max_turn_tokens=8",
+        "evaluation.workflows=[]",
+    ),
+    *("evaluation.splits.heldout=2", "stages.base.steps=1", "stages.base.max_examples=4"),
+    *("stages.base.batch_size=2", "stages.sft2.steps=1", "stages.sft2.max_examples=4"),
+    *(
+        "stages.sft2.batch_size=2",
+        "stages.rl2.steps=1",
+        "stages.rl2.questions_per_step=2",
+        "stages.rl2.group_size=2",
+    ),
+    *(
+        "select.questions=12",
+        "select.closed_book_samples=2",
+        "select.solver_rollouts=2",
+        "select.closed_book_model=base",
+    ),
     *("select.solver=sft2",),
 ]
 
@@ -30,8 +45,8 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
     with serve_in_thread(teacher.app) as url:
         _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6, "hard": 6})
         given = [g for g in given if not g.startswith("collect")]
-        asked = ["afm-select-web", *given, "needs=[]", "select.samples=4"]
-        asked += ["select.toolless=teacher", "--out", str(out)]
+        asked = ["afm-select-web", *given, "required_paths=[]", "select.closed_book_samples=4"]
+        asked += ["select.closed_book_model=teacher", "--out", str(out)]
         assert status("run", *asked) == 0
         questions = {q for q, _ in teacher.asked}
         assert len(teacher.asked) == 4 * len(questions) == 4 * 11  # one question is held out
@@ -55,8 +70,8 @@ def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
     records = [{"question": f"How much is {n} + 1?", "answer": str(n + 1)} for n in range(3)]
     (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     out = tmp_path / "run"
-    given = [f"model={model}", f"tasks={tmp_path / 'tasks.jsonl'}", "select.rollouts=2"]
-    short = ["budget.turn_tokens=4", "budget.total_tokens=1024", "device=cpu"]
+    given = [f"model={model}", f"tasks={tmp_path / 'tasks.jsonl'}", "select.solver_rollouts=2"]
+    short = ["budget.max_turn_tokens=4", "budget.max_context_tokens=1024", "device=cpu"]
     assert status("run", "afm-select-code", *given, *short, "--out", out) == 0
     card = json.loads((out / "select" / "card.json").read_text())
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
@@ -72,8 +87,13 @@ def test_questions_are_filtered_before_any_is_sampled(tmp_path: Path) -> None:
     records = [{"problem": question, "answer": "2"} for question in [*sums, "What is 2?"]]
     (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
     out = tmp_path / "run"
-    given = [f"model={model}", f"tasks={tmp_path / 'tasks.jsonl'}", "select.rollouts=1", "seed=2"]
-    given += ["budget.turn_tokens=4", "budget.total_tokens=1024", "device=cpu"]
+    given = [
+        f"model={model}",
+        f"tasks={tmp_path / 'tasks.jsonl'}",
+        "select.solver_rollouts=1",
+        "seed=2",
+    ]
+    given += ["budget.max_turn_tokens=4", "budget.max_context_tokens=1024", "device=cpu"]
     given += ["select.filters={proofs: , tests: }"]
     assert status("run", "afm-select-code", *given, "--out", out) == 0
     kept = {task.question for task in read_tasks(out / "select" / "tasks.jsonl")}
@@ -121,10 +141,16 @@ def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("select.solver=sft9", "select samples the model of 'sft9', which does not exist before"),
-        ("select.toolless=rl2", "use one of start, base, sft2"),
-        ("select.toolless=teacher", "select.toolless=teacher needs the name of a model"),
-        ("select.most=2", "'select.most' is wrong"),
-        ("select={toolless: null, overlap: keep, solver: null}", "it keeps every question"),
+        ("select.closed_book_model=rl2", "use one of start, base, sft2"),
+        (
+            "select.closed_book_model=teacher",
+            "select.closed_book_model=teacher needs the name of a model",
+        ),
+        ("select.max_closed_book_accuracy=2", "'select.max_closed_book_accuracy' is wrong"),
+        (
+            "select={closed_book_model: null, overlap: keep, solver: null}",
+            "it keeps every question",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(

@@ -18,29 +18,29 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.train import model
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: atlas, people: 30, variants: 3}
-scratch: {layers: 2, width: 32, heads: 2}
-search: {topk: 1}
-budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
+tiny_model: {layers: 2, width: 32, heads: 2}
+search: {top_k: 1}
+budget: {max_calls: 2, max_turn_tokens: 40, max_context_tokens: 200}
 stages:
   sft3:
     type: sft
-    data: demonstrations
-    examples: 200
+    dataset: demonstrations
+    max_examples: 200
     train_on: [policy, tool]
     steps: 60
-    batch: 8
+    batch_size: 8
     evaluate: false
-    optim: {lr: 1.0e-2, warmup: 5, schedule: linear}
+    optim: {lr: 1.0e-2, warmup_steps: 5, schedule: linear}
   sft4:
     type: sft
-    data: demonstrations
-    examples: 8
+    dataset: demonstrations
+    max_examples: 8
     steps: 1
-    batch: 8
+    batch_size: 8
     evaluate: false
     optim: {lr: 1.0e-3}
   rl1:
@@ -50,8 +50,8 @@ stages:
     simulator: frozen
     simulator_stage: sft3
     steps: 4
-    questions: 3
-    group: 3
+    questions_per_step: 3
+    group_size: 3
     checkpoint_every: 2
     temperature: 0.5
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
@@ -114,7 +114,9 @@ def test_a_mixed_stage_with_a_frozen_simulator(
     assert all(row["grad_norm"] > 0 for row in found)
     assert not same_weights(whole / "sft4", whole / "rl1")
     page = (whole / "report.html").read_text("utf-8")
-    assert ('aria-label="Fidelity"' in page) == any("fidelity/holds" in row for row in found)
+    assert ('aria-label="Fidelity"' in page) == any(
+        "fidelity/supports_answer" in row for row in found
+    )
 
     # Killed after the step that follows a checkpoint, it ends with the same numbers.
     ignored = shutil.ignore_patterns("rl1", "evaluations", "report*", ".lock")

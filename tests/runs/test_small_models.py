@@ -60,18 +60,25 @@ def recipe_of(model: Path, folder: Path, **keys: Any) -> dict[str, Any]:
         }
         for n, record in zip(names, asked, strict=True)
     ]
-    optim = {"lr": 1e-3, "micro_tokens": 1024, "activation_checkpointing": True}
-    sft = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 1, "optim": optim}
-    rl = {"type": "rl", "start": "sft", "steps": 1, "questions": 1, "group": 2, "optim": optim}
+    optim = {"lr": 1e-3, "micro_batch_tokens": 1024, "activation_checkpointing": True}
+    sft = {"type": "sft", "dataset": "demonstrations", "steps": 1, "batch_size": 1, "optim": optim}
+    rl = {
+        "type": "rl",
+        "start_from": "sft",
+        "steps": 1,
+        "questions_per_step": 1,
+        "group_size": 2,
+        "optim": optim,
+    }
     return {
-        "recipe": "small",
+        "name": "small",
         "model": str(model),
         "tasks": write(folder / "tasks.jsonl", asked),
         "corpus": write(folder / "corpus.jsonl", [{"text": f"{n}: {n}port"} for n in names]),
         "demonstrations": write(folder / "shown.jsonl", shown),
-        "budget": {"turn_tokens": 12, "total_tokens": 1500, "max_calls": 1},
+        "budget": {"max_turn_tokens": 12, "max_context_tokens": 1500, "max_calls": 1},
         "evaluation": {"splits": {"heldout": 1}, "workflows": []},
-        "max_rows": 4,
+        "max_num_seqs": 4,
         "stages": {"sft": sft, "rl": {**rl, "rewards": {"em": 1.0, "format": 0.1}}},
         **keys,
     }
@@ -125,7 +132,7 @@ def test_one_of_the_true_shape_goes_all_the_way(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("dialect", [None, "hermes", "search-r1", "autocoa"])
 def test_every_dialect_reads_what_it_wrote(name: str, dialect: str | None, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES[name])
-    spoken = load_dialect(Recipe(recipe="r", model=model, dialect=dialect, stages={}), model)
+    spoken = load_dialect(Recipe(name="r", model=model, dialect=dialect, stages={}), model)
     assert set(spoken.turn_end.texts) == set(SHAPES[name].stops)
     assert spoken.turn_end.text == SHAPES[name].stops[0]
     ids = spoken.encode_prompt("Où est  né\tAda?\n\n(1931)", [])
@@ -137,7 +144,9 @@ def test_every_dialect_reads_what_it_wrote(name: str, dialect: str | None, tmp_p
 
 def test_qwen3_that_does_not_think_is_spoken_to_as_one_that_writes_its_own(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", SHAPES["Qwen3-0.6B"])
-    recipe = Recipe(recipe="r", model=model, stages={}, template={"enable_thinking": False})
+    recipe = Recipe(
+        name="r", model=model, stages={}, chat_template_kwargs={"enable_thinking": False}
+    )
     text = load_dialect(recipe, model).tokenizer.decode(
         load_dialect(recipe, model).encode_prompt("?", [])
     )
@@ -161,9 +170,15 @@ def recipes(model: Path, folder: Path) -> dict[str, dict[str, Any]]:
     own = recipe_of(model, folder)
     files = {key: own[key] for key in ("model", "tasks", "corpus", "demonstrations")}
     shipped = load_recipe("hotpotqa", [f"{key}={value}" for key, value in files.items()])
-    rl = {"type": "rl", "steps": 200, "questions": 32, "group": 8, "rewards": {"em": 1.0}}
+    rl = {
+        "type": "rl",
+        "steps": 200,
+        "questions_per_step": 32,
+        "group_size": 8,
+        "rewards": {"em": 1.0},
+    }
     program = own | {"stages": {"rl": {**rl, "optim": {"lr": 1e-6}}}}
-    for key in ("budget", "max_rows", "evaluation"):
+    for key in ("budget", "max_num_seqs", "evaluation"):
         del program[key]
     return {"hotpotqa": shipped.model_dump(mode="json"), "program": program}
 

@@ -13,26 +13,26 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Author
 
 RECIPE = """
-recipe: tiny
+name: tiny
 device: cpu
 instruction: ""
 world: {name: atlas, people: 40, variants: 3}
-scratch: {layers: 2, width: 32, heads: 2}
-search: {topk: 1}
-budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+tiny_model: {layers: 2, width: 32, heads: 2}
+search: {top_k: 1}
+budget: {max_calls: 2, max_turn_tokens: 16, max_context_tokens: 200}
 stages:
   one: &rl
     type: rl
     steps: 4
-    questions: 3
-    group: 2
+    questions_per_step: 3
+    group_size: 2
     entropy_coef: 0.01 # so that every step trains, whatever this model is rewarded for
     optim: {lr: 1.0e-3}
   two: *rl
 evaluation:
   splits: {train: 6, heldout: 5}
-  during: {every: 2, questions: 4}
-  budget: {turn_tokens: 7}
+  periodic: {every: 2, questions: 4}
+  budget: {max_turn_tokens: 7}
 """
 
 
@@ -69,9 +69,9 @@ def test_two_stages_of_the_same_settings_ask_other_questions(out: Path) -> None:
 
 def test_a_stage_is_evaluated_every_so_many_steps(out: Path) -> None:
     for stage in ("one", "two"):
-        measured = [row["step"] for row in rows(out, stage) if "heldout_em" in row]
+        measured = [row["step"] for row in rows(out, stage) if "eval/em" in row]
         assert measured == [1, 3]  # after two steps, and after four
-    assert all("heldout_calls" in row for row in rows(out, "one")[1::2])
+    assert all("eval/calls_mean" in row for row in rows(out, "one")[1::2])
 
 
 def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: Path) -> None:
@@ -79,8 +79,8 @@ def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: 
     done = list(read_trajectories(out / "evaluations" / "one.jsonl"))
     first = [t for t in done if t.task.meta["split"] == "train"][:4]
     last = rows(out, "one")[-1]
-    assert last["heldout_calls"] == sum(len(t.calls) for t in first) / 4
-    assert last["heldout_em"] == sum(bool(t.is_correct) for t in first) / 4
+    assert last["eval/calls_mean"] == sum(len(t.calls) for t in first) / 4
+    assert last["eval/em"] == sum(bool(t.is_correct) for t in first) / 4
 
 
 def test_evaluations_have_their_own_budget(out: Path) -> None:

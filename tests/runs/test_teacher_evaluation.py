@@ -12,18 +12,28 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.tools.serving import serve_in_thread
 
 TINY = [
-    *("afm-mini", "device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2"),
-    *("scratch.width=32", "scratch.heads=2", "budget.turn_tokens=8", "budget.total_tokens=900"),
-    *("evaluation.splits.heldout=4", "stages.base.examples=4", "stages.base.batch=2"),
-    *("stages.sft.examples=40", "stages.sft.batch=2", "stages.rl.steps=1"),
-    *("stages.rl.questions=2", "stages.rl.group=2", "select.questions=6", "select.samples=2"),
+    *("afm-mini", "device=cpu", "world.people=40", "world.variants=2", "tiny_model.layers=2"),
     *(
-        "select.rollouts=2",
-        "select.most=1",
-        "stages.rl.max_batches=1",
+        "tiny_model.width=32",
+        "tiny_model.heads=2",
+        "budget.max_turn_tokens=8",
+        "budget.max_context_tokens=900",
+    ),
+    *("evaluation.splits.heldout=4", "stages.base.max_examples=4", "stages.base.batch_size=2"),
+    *("stages.sft.max_examples=40", "stages.sft.batch_size=2", "stages.rl.steps=1"),
+    *(
+        "stages.rl.questions_per_step=2",
+        "stages.rl.group_size=2",
+        "select.questions=6",
+        "select.closed_book_samples=2",
+    ),
+    *(
+        "select.solver_rollouts=2",
+        "select.max_closed_book_accuracy=1",
+        "stages.rl.max_sampling_batches=1",
         "stages.rl.train_truncated=true",
     ),
-    "stages.rl.keep_groups=all",
+    "stages.rl.group_filter=none",
 ]
 
 
@@ -43,7 +53,7 @@ def test_the_team_and_the_agent_of_a_world_are_rows_of_the_run(
     team, lone = evals["team"], evals["lone"]
     assert team["em"] == 1.0 > lone["em"]
     assert team["n"] == 3 * 4
-    assert team["read_mean"] > 4 * lone["read_mean"]
+    assert team["prompt_tokens_mean"] > 4 * lone["prompt_tokens_mean"]
     assert team["requests_mean"] > 2 * lone["requests_mean"]
     assert lone["requests_mean"] == pytest.approx(lone["calls_mean"] + 1)
     assert team["cost_per_success"] > 0
@@ -69,11 +79,11 @@ def test_a_model_behind_an_endpoint_answers_as_one_agent(tmp_path: Path) -> None
         given = [g for g in given if not g.startswith(("collect", "evaluation"))]
         recipe = tmp_path / "mine.yaml"
         recipe.write_text(
-            "recipe: mine\ndialect: afm-mhqa\nstages: {}\n"
+            "name: mine\ndialect: afm-mhqa\nstages: {}\n"
             "evaluation: {splits: {heldout: 5}, workflows: [], teachers: [lone]}\n"
         )
         model = write_tiny_checkpoint(tmp_path / "model", "qwen2", seed=0)
-        asked = [recipe, *given, f"model={model}", "budget.turn_tokens=8", "--out", out]
+        asked = [recipe, *given, f"model={model}", "budget.max_turn_tokens=8", "--out", out]
         assert status("run", *asked) == 0
     rows = list(read_trajectories(out / "evaluations" / "lone.jsonl"))
     for row in rows:
@@ -111,9 +121,9 @@ def test_a_world_without_a_team_is_told_before_the_run(
 ) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
-        "recipe: mine\ndialect: torl\ntools: [python]\nworld: {name: trails}\n"
+        "name: mine\ndialect: torl\ntools: [python]\nworld: {name: trails}\n"
         "evaluation: {workflows: [], teachers: [lone]}\n"
-        "stages: {base: {type: sft, data: base, steps: 1, batch: 2, optim: {lr: 1.0e-3}}}\n"
+        "stages: {base: {type: sft, dataset: base, steps: 1, batch_size: 2, optim: {lr: 1.0e-3}}}\n"
     )
     assert status("check", recipe) == 2
     assert "the world has no scripted agent: set teacher.model" in " ".join(

@@ -35,7 +35,7 @@ def url(team: FakeTeam) -> Iterator[str]:
 
 def with_team(folder: Path, url: str, *more: str) -> list[str]:
     _, *given = settings(folder, url, COUNTS)
-    return ["afm-data", *given, "teacher.seats.double_check.model=judge", *more]
+    return ["afm-data", *given, "teacher.members.double_check.model=judge", *more]
 
 
 def test_a_team_behind_an_endpoint(
@@ -116,7 +116,7 @@ def test_check_looks_at_every_seat(
     output = capsys.readouterr().out
     assert "answers as fake" in output
     assert "answers as judge" in output
-    assert status("check", *given, f"teacher.seats.lead.url={url}/nowhere") == 2
+    assert status("check", *given, f"teacher.members.lead.url={url}/nowhere") == 2
     assert "does not answer" in capsys.readouterr().err
     assert status("check", "afm-data") == 0
     assert "the team of the world" in capsys.readouterr().out
@@ -125,9 +125,9 @@ def test_check_looks_at_every_seat(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("teacher.seats.planer.model=x", "no member 'planer'; did you mean 'planner'?"),
-        ("teacher.seats.lead.modle=x", "member 'lead' has no key 'modle'; did you mean 'model'?"),
-        ("teacher.seats.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
+        ("teacher.members.planer.model=x", "no member 'planer'; did you mean 'planner'?"),
+        ("teacher.members.lead.modle=x", "member 'lead' has no key 'modle'; did you mean 'model'?"),
+        ("teacher.members.lead.temperature=-1", "'temperature' of the member 'lead': it must be 0"),
         ("teacher.team=afn", "unknown team 'afn'"),
         ("teacher.team=fieldcraft.agents.afm_team:PROMPTS", "is not a team: make it"),
         ("teacher.team=null", "so set team as well, as in team: afm"),

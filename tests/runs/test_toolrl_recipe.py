@@ -18,8 +18,13 @@ from fieldcraft.types import Author, Trajectory
 
 TOWNS = ("Aa", "Bb", "Cc", "Dd")
 TINY = [
-    *("budget.turn_tokens=128", "evaluation.splits.heldout=2", "device=cpu"),
-    *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
+    *("budget.max_turn_tokens=128", "evaluation.splits.heldout=2", "device=cpu"),
+    *(
+        "stages.rl.steps=2",
+        "stages.rl.questions_per_step=2",
+        "stages.rl.group_size=2",
+        "stages.rl.minibatches=2",
+    ),
     *("stages.rl.optim.lr=0.001", "dtype=float32"),
     "stages.rl.optim.activation_checkpointing=false",
 ]
@@ -55,14 +60,18 @@ def rl(recipe: Recipe) -> Rl:
 def test_the_numbers_are_those_of_the_paper(given: list[str]) -> None:
     recipe = load_recipe("toolrl", given)
     stage, budget = rl(recipe), recipe.budget
-    assert (recipe.correct, recipe.tools) == ("toolrl_exact", ())
-    assert (budget.turn_tokens, budget.total_tokens) == (1024, 2048 + 1024)
-    assert (stage.questions, stage.group, stage.questions / stage.minibatches) == (512, 4, 128)
+    assert (recipe.verdict_reward, recipe.tools) == ("toolrl_exact", ())
+    assert (budget.max_turn_tokens, budget.max_context_tokens) == (1024, 2048 + 1024)
+    assert (
+        stage.questions_per_step,
+        stage.group_size,
+        stage.questions_per_step / stage.minibatches,
+    ) == (512, 4, 128)
     heldout = recipe.evaluation.splits["heldout"]
     assert (heldout, stage.steps) == (4000 * 2 // 100, (4000 - heldout) // 512 * 15)
     assert (stage.temperature, stage.clip_low, stage.clip_high) == (1.0, 0.2, 0.2)
-    assert (stage.baseline, stage.scale, stage.epochs) == ("group", "group", 1)
-    assert (stage.kl_coef, stage.optim.lr, stage.optim.warmup) == (0.0, 1e-6, 0)
+    assert (stage.baseline, stage.advantage_scale, stage.epochs) == ("group", "group", 1)
+    assert (stage.kl_coef, stage.optim.lr, stage.optim.warmup_steps) == (0.0, 1e-6, 0)
     assert stage.rewards == {"toolrl": 1.0, "toolrl_format": 1.0}
 
 
@@ -91,17 +100,17 @@ def test_questions_that_want_no_call(given: list[str], tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_leaves_no_room_for_the_turn(given: list[str], tmp_path: Path) -> None:
-    recipe = load_recipe("toolrl", [*given, "budget.total_tokens=1090"])
+    recipe = load_recipe("toolrl", [*given, "budget.max_context_tokens=1090"])
     [problem] = problems(recipe, tmp_path)
-    assert "no room for an answer of 1024 tokens within budget.total_tokens=1090" in problem
+    assert "no room for an answer of 1024 tokens within budget.max_context_tokens=1090" in problem
 
 
 def taught(folder: Path) -> Path:
     """The recipe with a supervised stage before it."""
     data = yaml.safe_load((Path(recipes.__file__).parent / "toolrl.yaml").read_text("utf-8"))
     sft = {
-        **{"type": "sft", "data": "demonstrations", "train_on": ["policy"]},
-        **{"steps": 80, "batch": 4, "optim": {"lr": 0.02}},
+        **{"type": "sft", "dataset": "demonstrations", "train_on": ["policy"]},
+        **{"steps": 80, "batch_size": 4, "optim": {"lr": 0.02}},
     }
     data["stages"] = {"sft": sft, **data["stages"]}
     (folder / "toolrl.yaml").write_text(yaml.safe_dump(data, sort_keys=False))

@@ -31,7 +31,7 @@ def own():
     """A sandbox that a test may harm."""
     try:
         # So long that a machine that stood still for a minute does not end a run.
-        made = Sandbox(SandboxLimits(wall_seconds=600), concurrent=4, libraries=())
+        made = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=4, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
     with made:

@@ -237,7 +237,9 @@ def test_a_session_that_ended_begins_anew_and_says_so(sandbox, ending, status) -
 
 def test_layers_are_refused_or_waived_by_name() -> None:
     require_no_missing_layers({})
-    with pytest.raises(UserError, match=r"lacks the layer 'network' \(no\); .*waive: \[network\]"):
+    with pytest.raises(
+        UserError, match=r"lacks the layer 'network' \(no\); .*allow_missing_layers: \[network\]"
+    ):
         require_no_missing_layers({"network": "no"})
     with pytest.raises(UserError, match="'user' cannot be waived"):
         require_no_missing_layers({"user": "Operation not permitted"})
@@ -256,7 +258,7 @@ def test_an_old_landlock_is_told(monkeypatch) -> None:
 
 
 def test_a_waived_layer_is_not_active() -> None:
-    with Sandbox(QUICK, waive=["landlock-network"], libraries=()) as sandbox:
+    with Sandbox(QUICK, allow_missing_layers=["landlock-network"], libraries=()) as sandbox:
         assert "landlock-network" not in sandbox.layers
         assert asyncio.run(sandbox.run("1 + 1")).value == "2"
 

@@ -62,7 +62,9 @@ def cluster_of(**given: Any) -> ClusterConfig:
 
 
 def test_a_rank_has_its_share() -> None:
-    setup = sizes("dtype=bfloat16", "stages.rl2.kl_coef=0.001", "stages.rl2.optim.moments=8bit")
+    setup = sizes(
+        "dtype=bfloat16", "stages.rl2.kl_coef=0.001", "stages.rl2.optim.optimizer_state=8bit"
+    )
     stage = setup.recipe.stages["rl2"]
     parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4))
     assert parts["masters and moments"] == PARAMETERS * (4 + 8) / 4
@@ -78,15 +80,15 @@ def test_a_rank_has_its_share() -> None:
 def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
     """Of 10,000 tokens each has 5,000, and the keys and values of the others: 4 layers x 2 heads x
     16 numbers of 4 bytes, twice."""
-    setup = sizes("budget.total_tokens=10000")
+    setup = sizes("budget.max_context_tokens=10000")
     stage = setup.recipe.stages["rl2"]
-    parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4, context=2))
+    parts = estimate_rank_memory(setup, stage, cluster_of(trainers=4, context_parallel=2))
     others = 5000 * 2 * LAYERS * 2 * 16 * 4
     assert parts["activations"] == estimate_activation_bytes(setup, stage, 5000) + others
 
 
 def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activations() -> None:
-    setup = sizes("stages.rl2.optim.micro_tokens=1", "budget.total_tokens=1")
+    setup = sizes("stages.rl2.optim.micro_batch_tokens=1", "budget.max_context_tokens=1")
     parts = estimate_rank_memory(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
     assert parts["activations"] == EMBEDDINGS * (4 + 4)
 
@@ -94,21 +96,21 @@ def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activati
 def test_an_engine_has_whole_weights_and_its_rows() -> None:
     """160 rollouts on four engines are 40 rows of 600 tokens in whole blocks of 32; a token has
     2 x 4 layers x 2 heads x 16 numbers of 4 bytes. With 100 rows for all engines it is 25 rows."""
-    setup = sizes("max_rows=1000")
+    setup = sizes("max_num_seqs=1000")
     stage = setup.recipe.stages["rl2"]
     parts = estimate_process_memory(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
     token = 2 * LAYERS * 2 * 16 * 4
     assert parts["weights"] == PARAMETERS * 4
     assert parts["caches"] == pytest.approx(40 * 600 * token, rel=0.07)
-    few = estimate_process_memory(sizes("max_rows=100"), stage, cluster_of(trainers=2, engines=4))[
-        "engine"
-    ]
+    few = estimate_process_memory(
+        sizes("max_num_seqs=100"), stage, cluster_of(trainers=2, engines=4)
+    )["engine"]
     assert few["caches"] == parts["caches"] * 25 / 40
-    vllm = sizes("engine={name: vllm, memory: 2.5, urls: ['http://127.0.0.1:9']}")
+    vllm = sizes("engine={name: vllm, kv_cache_gb: 2.5, urls: ['http://127.0.0.1:9']}")
     served = estimate_process_memory(vllm, stage, cluster_of(trainers=2, engines=4))["engine"]
     assert served["caches"] == 2.5 * 2**30
     wide = estimate_process_memory(
-        setup, stage, cluster_of(trainers=2, engines=4, engine_devices=2)
+        setup, stage, cluster_of(trainers=2, engines=4, tensor_parallel=2)
     )
     assert wide["engine"]["weights"] == PARAMETERS * 2
     assert wide["engine"]["caches"] == parts["caches"] / 2
@@ -121,7 +123,7 @@ def test_an_engine_has_whole_weights_and_its_rows() -> None:
         ("dtype=bfloat16",),
         ("stages.rl2.kl_coef=0.1",),
         ("stages.rl2.async.max_staleness=2",),
-        ("stages.rl2.baseline=critic", "stages.rl2.scale=none"),
+        ("stages.rl2.baseline=critic", "stages.rl2.advantage_scale=none"),
     ],
 )
 def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) -> None:
@@ -134,7 +136,7 @@ def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) 
 
 def test_a_stage_whose_budget_changes_is_planned_period_by_period() -> None:
     """Texts are as long as their budget in proportion: of 300 tokens in 600, so 150 in 300."""
-    setup = sizes("stages.rl2.budget=[{until: 20, total_tokens: 300}, {}]")
+    setup = sizes("stages.rl2.budget=[{until: 20, max_context_tokens: 300}, {}]")
     cluster, stage = cluster_of(trainers=2, engines=2), setup.recipe.stages["rl2"]
     timing = StageTimeEstimator(setup, BIG, USUAL)
     first, second = timing.estimate_periods("rl2", stage, cluster)
@@ -225,12 +227,14 @@ def test_what_does_not_fit_is_told_with_what_to_set() -> None:
     said = too_large(setup, 16e9, 1)
     assert said.startswith("stage 'base' does not fit: its process needs ")
     assert said.endswith("set cluster.trainers=2 and give more devices.")
-    narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.total_tokens=60000")
+    narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.max_context_tokens=60000")
     assert "its engine needs 10.4 GB" in (said := too_large(narrow, 8e9, 3))
-    assert said.endswith("set cluster.engine_devices=2, or lower max_rows.")
-    many = ["cluster={trainers: 2, engines: 1}", "budget.total_tokens=1000000"]
-    assert too_large(sizes(*many), 15e9, 3).endswith("set cluster.trainers=2 cluster.context=2.")
-    assert "lower optim.micro_tokens, or set " in too_large(sizes(*many), 1e9, 3)
+    assert said.endswith("set cluster.tensor_parallel=2, or lower max_num_seqs.")
+    many = ["cluster={trainers: 2, engines: 1}", "budget.max_context_tokens=1000000"]
+    assert too_large(sizes(*many), 15e9, 3).endswith(
+        "set cluster.trainers=2 cluster.context_parallel=2."
+    )
+    assert "lower optim.micro_batch_tokens, or set " in too_large(sizes(*many), 1e9, 3)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +266,7 @@ def test_the_command_on_a_large_model(
     output = capsys.readouterr().out
     assert output.startswith("autocoa-7b: 7,615,616,512 parameters on 16 h100 (80 GB")
     assert "cluster.trainers=16 cluster.engines=16 cluster.colocate=true" in output
-    assert "stages.rl2.optim.moments=float32" in output
+    assert "stages.rl2.optim.optimizer_state=float32" in output
     assert "node 1, devices 0-7: trainers 8-15" in output
     assert "rl1: trainer, sampling" in output
     assert " 375 " in output  # 2 epochs of 6,000 demonstrations in batches of 32

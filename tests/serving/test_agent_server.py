@@ -147,7 +147,7 @@ def process(agent: Agent, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str
     """`fieldcraft serve agent` in a process of its own, and its url."""
     command = [sys.executable, "-m", "fieldcraft", "serve", "agent", "--model", agent.model]
     command += ["--dialect", "hermes", "--device", "cpu", "--port", "0", "--name", "tiny"]
-    command += ["--token-env", "TINY_TOKEN", "--record", tmp_path / "served"]
+    command += ["--token-env", "TINY_TOKEN", "--log-folder", tmp_path / "served"]
     environment = {**os.environ, "TINY_TOKEN": "sesame", "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
         [str(part) for part in command],
@@ -207,6 +207,6 @@ def test_mistakes_at_the_start_are_sentences(
     assert "EMPTY holds no token" in refused("--token-env", "EMPTY")
     assert "token" in refused("--token-file", tmp_path / "none")
     (tmp_path / "file").touch()
-    assert "nothing can be written" in refused("--record", tmp_path / "file" / "folder")
+    assert "nothing can be written" in refused("--log-folder", tmp_path / "file" / "folder")
     assert status("serve", "agent", "--model", tmp_path / "nowhere") == 2
     assert "holds no model" in sentence(capsys)

@@ -133,7 +133,7 @@ def test_without_feedback_there_is_nothing_to_learn(tmp_path: Path) -> None:
     with serve_in_thread(create_app(plain)) as url:
         got = say(url, id="x", score=1)
     assert got.status_code == 404
-    assert "start it with --record" in got.json()["error"]["message"]
+    assert "start it with --log-folder" in got.json()["error"]["message"]
 
 
 @pytest.mark.long
@@ -151,12 +151,12 @@ def test_a_run_learns_from_what_was_served(
     model = write_tiny_checkpoint(tmp_path / "model", "qwen3")
     corpus = lines(tmp_path / "corpus.jsonl", [{"title": "Solaris", "text": "Tarkovsky made it."}])
     given = [f"model={model}", f"tasks={folder}", f"corpus={corpus}", f"demonstrations={folder}"]
-    small = ["evaluation.splits.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=24"]
+    small = ["evaluation.splits.heldout=1", "evaluation.workflows=[]", "budget.max_turn_tokens=24"]
     small += [
         "stages.sft.steps=1",
-        "stages.sft.batch=2",
+        "stages.sft.batch_size=2",
         "stages.rl.steps=1",
-        "stages.rl.questions=1",
+        "stages.rl.questions_per_step=1",
         "device=cpu",
     ]
     assert status("run", "hotpotqa", *given, *small, "--out", tmp_path / "run") == 0

@@ -20,14 +20,14 @@ from fieldcraft.runs.resume import open_run_folder
 from fieldcraft.runs.tracker_subscriber import attach_trackers
 
 STAGES = {
-    "sft": {"type": "sft", "data": "base", "steps": 4, "batch": 2, "optim": {"lr": 1e-3}},
+    "sft": {"type": "sft", "dataset": "base", "steps": 4, "batch_size": 2, "optim": {"lr": 1e-3}},
     "rl": {"type": "rl", "steps": 4, "optim": {"lr": 1e-3}},
 }
 
 
 def open_folder(out: Path, trackers: Sequence[Any]) -> RunFolder:
     recipe = {
-        "recipe": "tracked",
+        "name": "tracked",
         "world": {"name": "atlas"},
         "stages": STAGES,
         "trackers": list(trackers),

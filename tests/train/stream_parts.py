@@ -131,10 +131,10 @@ class Parts:
         budget: dict[str, Any] | None = None,
         **given: Any,
     ) -> None:
-        usual = {"steps": 6, "questions": 2, "group": 3, "optim": {"lr": 1e-2}}
+        usual = {"steps": 6, "questions_per_step": 2, "group_size": 3, "optim": {"lr": 1e-2}}
         staleness = given.pop("max_staleness", 1)
         self.settings = Rl.model_validate(
-            usual | given | {"async": {"max_staleness": staleness}, "max_tool_failures": 0.99}
+            usual | given | {"async": {"max_staleness": staleness}, "max_tool_failure_rate": 0.99}
         )
         self.seconds = 0.0
         self.tool, self.engine, self.learner = Waiting(until), Versioned(), Recorder()

@@ -20,16 +20,16 @@ STEPS = 20
 CASES: dict[str, dict[str, Any]] = {
     name: {"algorithm": name} for name in BUILTIN_COMPONENTS[ComponentKind.ALGORITHM]
 } | {
-    "dapo": {"algorithm": "dapo", "max_batches": 2},
+    "dapo": {"algorithm": "dapo", "max_sampling_batches": 2},
     "ppo on the policy's states": {"algorithm": "ppo", "critic": {"backbone": "policy"}},
     "KL in the reward": {"algorithm": "reinforce++", "kl_coef": 0.01},
     "KL and LLDS in the loss": {"kl_coef": 0.01, "llds_coef": 0.2, "minibatches": 4},
     "corrected for the sampler": {
-        "importance": "sequence",
-        "importance_cap": 2.0,
-        "reject": "geometric",
-        "reject_low": 0.99,
-        "reject_high": 1.01,
+        "sampler_is_level": "sequence",
+        "sampler_is_cap": 2.0,
+        "sampler_reject": "geometric",
+        "sampler_reject_low": 0.99,
+        "sampler_reject_high": 1.01,
     },
     "otc-grpo": {"rewards": {"otc-grpo": 1.0}},
     "otc-ppo": {"algorithm": "ppo", "rewards": {"otc-ppo": 1.0}},
@@ -103,9 +103,9 @@ def test_without_a_number_otcs_c_is_the_most_that_a_rollout_can_cost() -> None:
         return otc.smoothing
 
     assert smoothing() == 3 * LIMITS.max_calls
-    assert smoothing(call_smoothing=0.5) == 0.5
+    assert smoothing(otc_smoothing=0.5) == 0.5
     assert smoothing(otc_counts="calls") == LIMITS.max_calls
-    priced = LIMITS.model_copy(update={"token_cost": 10.0, "total_tokens": 500})
+    priced = LIMITS.model_copy(update={"token_cost": 10.0, "max_context_tokens": 500})
     assert smoothing(priced) == 3 * LIMITS.max_calls + 5
     with pytest.raises(UserError, match="nothing costs anything"):
         make_rubric(settings(rewards={"otc-grpo": 1.0}), LIMITS, call_cost=0.0)
@@ -136,7 +136,7 @@ def test_dapo_punishes_length() -> None:
     [*_, (overlong, weight)] = make_rubric(settings(algorithm="dapo"), LIMITS).rewards
     assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (24, 4, 0.5)
-    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_cache=5)
+    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_buffer=5)
     [*_, (overlong, weight)] = make_rubric(told, LIMITS, verdict_name="math").rewards
     assert isinstance(overlong, SoftOverlongPenalty)
     assert (overlong.limit, overlong.cache, weight) == (20, 5, 1.0)

@@ -37,7 +37,7 @@ def test_the_same_policy_is_sampled_and_trained_in_order_if_nothing_takes_time()
     asked = parts.learner.places
     assert len(asked) == len(set(asked)) == 12
     assert [row["staleness_max"] for row in rows] == [0, 1, 2, 2, 2, 2]
-    assert [row["dropped"] for row in rows] == [0] * 6
+    assert [row["rollouts_dropped"] for row in rows] == [0] * 6
     assert parts.tool.calls == 12  # nothing was sampled that no step could train on
     assert [row["em"] for row in rows] == [pytest.approx(1 / 3)] * 6
 
@@ -92,7 +92,7 @@ def test_a_slow_rollout_delays_nobody_and_its_group_is_trained_without_it() -> N
 
     parts = Parts(until, max_staleness=2)
     rows = parts.run()
-    assert [row["dropped"] for row in rows] == [1, 0, 0, 0, 0, 0]
+    assert [row["rollouts_dropped"] for row in rows] == [1, 0, 0, 0, 0, 0]
     [short] = [group for groups in parts.learner.steps for group in groups if len(group) < 3]
     assert short is parts.learner.steps[0][1]
     assert [t.answer for t in short] == ["Southport", "Southport"]
@@ -110,8 +110,8 @@ def test_a_step_drops_few_and_waits_for_the_others() -> None:
 
     parts = Parts(until)
     rows = parts.run()
-    assert [row["dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
-    assert rows[1]["waited_seconds"] == pytest.approx(2 * 0.3)  # as long again
+    assert [row["rollouts_dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert rows[1]["trainer_wait_seconds"] == pytest.approx(2 * 0.3)  # as long again
     assert [len(group) for group in parts.learner.steps[1]] == [3, 2]
 
 
@@ -121,9 +121,9 @@ def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
     async def until(call: int) -> None:
         await (never if call == 0 else at_once)(call)
 
-    parts = Parts(until, group=2)
+    parts = Parts(until, group_size=2)
     rows = parts.run()
-    assert sum(row["dropped"] for row in rows) == 2
+    assert sum(row["rollouts_dropped"] for row in rows) == 2
     assert all(len(group) == 2 for groups in parts.learner.steps for group in groups)
     assert [len(groups) for groups in parts.learner.steps] == [2] * 6
 
@@ -138,20 +138,20 @@ class OddGroupsReward(StatelessReward):
 
 
 def test_groups_that_teach_nothing_are_replaced() -> None:
-    parts = Parts(rubric=Rubric([(OddGroupsReward(), 1.0)]), keep_groups="mixed-reward")
+    parts = Parts(rubric=Rubric([(OddGroupsReward(), 1.0)]), group_filter="reward")
     rows = parts.run()
     assert all(place % 2 for place in parts.learner.places)
-    assert [row["groups_kept"] for row in rows] == [2] * 6
-    assert sum(row["batches"] for row in rows) > 6
+    assert [row["groups_trained"] for row in rows] == [2] * 6
+    assert sum(row["sampling_batches"] for row in rows) > 6
 
 
 def test_what_became_too_old_in_a_line_that_moves_slowly_is_dropped() -> None:
     """A step that takes what there is takes fewer groups than begin for it."""
     parts = Parts(
-        rubric=Rubric([(OddGroupsReward(), 1.0)]), keep_groups="mixed-reward", max_batches=1
+        rubric=Rubric([(OddGroupsReward(), 1.0)]), group_filter="reward", max_sampling_batches=1
     )
     rows = parts.run()
-    assert sum(row["dropped"] for row in rows) > 0
+    assert sum(row["rollouts_dropped"] for row in rows) > 0
     for number, groups in enumerate(parts.learner.steps):
         assert all(age <= 1 for age in ages(groups, number))
 
@@ -177,10 +177,10 @@ def test_no_step_samples_more_than_so_many_batches() -> None:
         def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
             return [0.0] * len(group)
 
-    parts = Parts(rubric=Rubric([(Equal(), 1.0)]), keep_groups="mixed-reward", max_batches=3)
+    parts = Parts(rubric=Rubric([(Equal(), 1.0)]), group_filter="reward", max_sampling_batches=3)
     rows = parts.run(0, 2)
-    assert [row["groups_kept"] for row in rows] == [0, 0]
-    assert all(row["batches"] >= 3 for row in rows)
+    assert [row["groups_trained"] for row in rows] == [0, 0]
+    assert all(row["sampling_batches"] >= 3 for row in rows)
 
 
 def test_a_mistake_in_a_rollout_stops_the_stage_and_the_other_rollouts() -> None:
@@ -253,4 +253,4 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     assert len(trained) == len(set(trained))
     assert [row["staleness_max"] for row in rows] == [max(ages(g, n)) for n, g in enumerate(steps)]
     whole = sum(3 - len(group) for groups in steps for group in groups)
-    assert sum(row["dropped"] for row in rows) >= whole
+    assert sum(row["rollouts_dropped"] for row in rows) >= whole

@@ -29,9 +29,12 @@ from rl_parts import TASKS, TOKENIZER, KeyedEngine, LengthReward, RecordingTrain
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer, rl_stage, step
 
 GROWING: dict[str, Any] = {
-    "budget": [{"until": 2, "turn_tokens": 6}, {"turn_tokens": 12, "total_tokens": 900}]
+    "budget": [
+        {"until": 2, "max_turn_tokens": 6},
+        {"max_turn_tokens": 12, "max_context_tokens": 900},
+    ]
 }
-GIVEN = {"type": "rl", "steps": 4, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
+GIVEN = {"type": "rl", "steps": 4, "questions_per_step": 2, "group_size": 2, "optim": {"lr": 1e-2}}
 
 
 class Endless(KeyedEngine):
@@ -58,9 +61,9 @@ def env(**budget: Any) -> ToolEnvironment:
 def test_rollouts_have_the_budget_of_their_step() -> None:
     engine, trainer = Endless(), RecordingTrainer()
     rl = rl_stage(
-        settings=Rl.model_validate(GIVEN | GROWING | {"loss_weight": "constant"}),
+        settings=Rl.model_validate(GIVEN | GROWING | {"loss_aggregation": "constant"}),
         tasks=TASKS,
-        env=env(turn_tokens=99),
+        env=env(max_turn_tokens=99),
         engine=engine,
         rubric=Rubric([(ExactMatch(), 0.0), (LengthReward(), 1.0)]),
         trainer=trainer,
@@ -93,12 +96,12 @@ class Recorder:
 
 def test_a_group_keeps_the_budget_that_it_began_with() -> None:
     """The second step's budget is another one, and groups begin a step before they are trained."""
-    own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "turn_tokens": 6}, {}]}
+    own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "max_turn_tokens": 6}, {}]}
     learner, trainer = Recorder([]), RecordingTrainer()
     stream = AsyncRolloutSampler(
         settings=Rl.model_validate(GIVEN | own),
         tasks=TASKS,
-        env=env(turn_tokens=9),
+        env=env(max_turn_tokens=9),
         engine=Endless(),
         rubric=Rubric([(ExactMatch(), 1.0)]),
         seed=0,
@@ -129,13 +132,13 @@ def test_a_group_keeps_the_budget_that_it_began_with() -> None:
 def test_overlong_is_what_is_long_for_its_budget() -> None:
     settings = Rl.model_validate(
         GIVEN
-        | {"overlong_penalty": 0.5, "overlong_cache": 0.125}
-        | {"budget": [{"until": 2, "total_tokens": 80}, {"max_calls": 9}]}
+        | {"overlong_penalty": 0.5, "overlong_buffer": 0.125}
+        | {"budget": [{"until": 2, "max_context_tokens": 80}, {"max_calls": 9}]}
     )
-    made = make_rubric(settings, BudgetConfig(total_tokens=160))
+    made = make_rubric(settings, BudgetConfig(max_context_tokens=160))
     parts: Any = {"settings": settings, "tasks": TASKS, "engine": Endless(), "seed": 0}
     sampler = rl_stage(
-        env=env(total_tokens=160), rubric=made, trainer=RecordingTrainer(), **parts
+        env=env(max_context_tokens=160), rubric=made, trainer=RecordingTrainer(), **parts
     ).sampler
     found = []
     for number in (0, 1, 2, 3):
@@ -207,8 +210,8 @@ def test_a_stage_that_was_killed_goes_on_with_the_budget_of_its_step(tmp_path: P
 
 
 def test_an_environment_within_another_budget_is_the_same_but_for_it() -> None:
-    base = env(turn_tokens=7)
-    other = base.with_budget(BudgetConfig(turn_tokens=9))
-    assert (other.budget.turn_tokens, base.budget.turn_tokens) == (9, 7)
+    base = env(max_turn_tokens=7)
+    other = base.with_budget(BudgetConfig(max_turn_tokens=9))
+    assert (other.budget.max_turn_tokens, base.budget.max_turn_tokens) == (9, 7)
     assert other.limiter is base.limiter
     assert replace(base, budget=other.budget).limiter is not base.limiter

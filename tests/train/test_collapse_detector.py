@@ -29,8 +29,8 @@ HEALTHY: StepMetrics = {
     "reward_mean": 0.8,
     "correct_logp_mean": -0.1,
     "entropy": 0.3,
-    "ratio": 1.0,
-    "sampler_gap": 0.001,
+    "ratio_mean": 1.0,
+    "sampler_logp_diff": 0.001,
     "grad_norm": 0.4,
     "policy_tokens_mean": 100.0,
     "calls_mean": 1.5,
@@ -47,7 +47,7 @@ def series(
     rows = []
     for number in range(steps):
         row: StepMetrics = {key: value * rng.uniform(0.8, 1.2) for key, value in HEALTHY.items()}
-        row["ratio"] = rng.uniform(0.99, 1.01)
+        row["ratio_mean"] = rng.uniform(0.99, 1.01)
         row |= {key: change(number) for key, change in changes.items()}
         rows.append({"step": number, **row})
     return rows
@@ -120,9 +120,9 @@ def ramp(start: int, before: float, after: float) -> Callable[[int], float]:
             {"correct_logp_mean": lambda s: -0.1 * 1.05 ** max(0, s - 40)},
             "log-probability of right answers fell from -0.",
         ),
-        ({"ratio": ramp(60, 1.0, 1.4)}, "policy ratio rose from 1 to 1.4"),
-        ({"ratio": ramp(60, 1.0, 0.6)}, "policy ratio fell from 1 to 0.6"),
-        ({"sampler_gap": ramp(60, 0.001, 0.5)}, "gap between sampler and trainer rose"),
+        ({"ratio_mean": ramp(60, 1.0, 1.4)}, "policy ratio rose from 1 to 1.4"),
+        ({"ratio_mean": ramp(60, 1.0, 0.6)}, "policy ratio fell from 1 to 0.6"),
+        ({"sampler_logp_diff": ramp(60, 0.001, 0.5)}, "gap between sampler and trainer rose"),
         ({"tool_failure_rate": ramp(60, 0.0, 0.8)}, "failed tool calls rose from 0 to 0.8"),
     ],
 )
@@ -184,7 +184,7 @@ def test_gradients_that_explode_stop_a_run_before_its_score_falls() -> None:
 def test_steps_without_training_have_no_gradient() -> None:
     rows = series(em=falling)
     for row in rows[::2]:
-        for key in ("grad_norm", "entropy", "ratio", "sampler_gap"):
+        for key in ("grad_norm", "entropy", "ratio_mean", "sampler_logp_diff"):
             del row[key]
     rows[5]["correct_logp_mean"] = None  # nobody was right
     assert stopped(rows) is not None
@@ -223,10 +223,10 @@ def test_of_equal_checkpoints_the_newest_is_the_best() -> None:
     ],
 )
 def test_what_is_watched(given: dict[str, Any], score: str) -> None:
-    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0, "clip_norm": 0.3}, **given}
+    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0, "max_grad_norm": 0.3}, **given}
     watch = make_collapse_detector(Rl.model_validate(stage))
     assert watch == CollapseDetector(score_key=score, threshold=0.5, max_grad_norm=0.3)
-    assert make_collapse_detector(Rl.model_validate({**stage, "collapse_share": None})) is None
+    assert make_collapse_detector(Rl.model_validate({**stage, "collapse_threshold": None})) is None
 
 
 def test_the_graders_of_the_questions_are_verdicts() -> None:

@@ -28,7 +28,7 @@ def two() -> tuple[Sample, Sample]:
 
 
 def rl(**given: Any) -> Rl:
-    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "scale": "none"}
+    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "advantage_scale": "none"}
     return Rl.model_validate(stage | given)
 
 
@@ -44,10 +44,10 @@ def spoken(found: Sample, field: str = "advantage") -> list[float]:
     [  # rewards 1, 0, 0.5: the mean is 0.5, the deviation sqrt(1 / 6)
         ({"baseline": "none"}, [1, 0, 0.5]),
         ({"baseline": "group"}, [0.5, -0.5, 0]),
-        ({"baseline": "group", "scale": "group"}, [1.5**0.5, -(1.5**0.5), 0]),
-        ({"baseline": "others"}, [0.75, -0.75, 0]),
+        ({"baseline": "group", "advantage_scale": "group"}, [1.5**0.5, -(1.5**0.5), 0]),
+        ({"baseline": "leave-one-out"}, [0.75, -0.75, 0]),
         # three tokens of 1, one of 0, one of 0.5: mean 0.7, variance 0.16
-        ({"baseline": "none", "scale": "batch"}, [0.75, -1.75, -0.5]),
+        ({"baseline": "none", "advantage_scale": "batch"}, [0.75, -1.75, -0.5]),
     ],
 )
 def test_advantages_of_a_group(settings: dict[str, Any], advantages: list[float]) -> None:
@@ -69,7 +69,7 @@ def test_groups_are_their_own_and_the_batch_is_all_of_them() -> None:
               ((one, (1.0, 0.0)), (other, (5.0, 5.0)))]  # fmt: skip
     assign_advantages(groups, rl(baseline="group"))
     assert [spoken(s)[0] for s in (*one, *other)] == [0.5, -0.5, 0, 0]
-    assign_advantages(groups, rl(baseline="group", scale="batch"))
+    assign_advantages(groups, rl(baseline="group", advantage_scale="batch"))
     # tokens: 0.5 three times, -0.5, 0 four times; mean 1 / 8, variance 1 / 8 - 1 / 64
     deviation = (7 / 64) ** 0.5
     assert [spoken(s)[0] for s in (*one, *other)] == pytest.approx(
@@ -95,7 +95,7 @@ def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
     long.ref_logp[trained] -= [0.1, 0.2, -0.4]
     short.ref_logp = short.old_logp - np.float32(30)
     group = [ScoredRollout((long,), 1.0), ScoredRollout((short,), 3.0)]
-    settings = {"kl_in": "reward", "kl_coef": 0.1}
+    settings = {"kl_placement": "reward", "kl_coef": 0.1}
     assign_advantages([group], rl(baseline="none", **settings))
     assert spoken(long) == pytest.approx([1.01, 1.02, 1.04], abs=1e-5)
     assert spoken(short) == pytest.approx([1.0])
@@ -126,7 +126,7 @@ def test_whitening_leaves_the_critics_targets_alone() -> None:
     long.value, short.value = long.scatter(np.zeros(3)), short.scatter(np.zeros(1))
     assign_advantages(
         [[ScoredRollout((long,), 1.0), ScoredRollout((short,), 0.0)]],
-        rl(baseline="critic", scale="batch"),
+        rl(baseline="critic", advantage_scale="batch"),
     )
     assert spoken(long) + spoken(short) == pytest.approx([3**-0.5] * 3 + [-(3**0.5)], abs=1e-4)
     assert spoken(long, "target") + spoken(short, "target") == [1, 1, 1, 0]
@@ -143,7 +143,7 @@ def test_a_floor_lifts_right_rollouts_only() -> None:
     ]
     assign_advantages([group], rl(baseline="group"))
     assert spoken(short) == pytest.approx([-0.2])
-    assign_advantages([group], rl(baseline="group", advantage_floor="right"))
+    assign_advantages([group], rl(baseline="group", advantage_floor="correct"))
     assert spoken(long) == pytest.approx([0.6] * 3)
     assert spoken(short) == [0]
     assert spoken(wrong) == pytest.approx([-0.4])

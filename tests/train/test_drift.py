@@ -25,13 +25,13 @@ def rows(*values: float) -> list[dict[str, Any]]:
 def test_it_is_told_once_and_only_of_older_samplers() -> None:
     far = rows(*[2 * DRIFT_THRESHOLD_NATS] * (MIN_DRIFT_STEPS + 2))
     told = [
-        describe_drift(far[:n], settings(importance_cap=2.0), "rl") for n in range(1, len(far) + 1)
+        describe_drift(far[:n], settings(sampler_is_cap=2.0), "rl") for n in range(1, len(far) + 1)
     ]
     assert [n for n, text in enumerate(told, start=1) if text] == [MIN_DRIFT_STEPS]
     assert told[MIN_DRIFT_STEPS - 1] == (
         "in 5 steps of stage 'rl' the log-probabilities of the tokens had changed by 0.10 nats on"
-        " average since sampling (log_ratio_abs), which biases the gradient: set importance:"
-        " sequence with importance_cap: 5, or a lower optim.lr."
+        " average since sampling (log_ratio_abs), which biases the gradient: set"
+        " sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr."
     )
     assert describe_drift(far[:MIN_DRIFT_STEPS], settings(0), "rl") is None
     assert describe_drift(rows(*[DRIFT_THRESHOLD_NATS / 2] * 20), settings(), "rl") is None
@@ -40,9 +40,9 @@ def test_it_is_told_once_and_only_of_older_samplers() -> None:
 @pytest.mark.parametrize(
     ("keys", "advice"),
     [
-        ({}, "set importance_cap: 2"),
-        ({"importance": "sequence", "importance_cap": 5.0}, "set a lower optim.lr or async"),
-        ({"reject": "token"}, "set a lower optim.lr or async"),
+        ({}, "set sampler_is_cap: 2"),
+        ({"sampler_is_level": "sequence", "sampler_is_cap": 5.0}, "set a lower optim.lr or async"),
+        ({"sampler_reject": "token"}, "set a lower optim.lr or async"),
     ],
 )
 def test_the_advice_is_what_is_not_set_yet(keys: dict[str, Any], advice: str) -> None:

@@ -48,7 +48,13 @@ def plain(size: int, reward: float) -> Trajectory:
 
 
 def rl(**given: Any) -> Rl:
-    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "scale": "none", "baseline": "group"}
+    stage = {
+        "type": "rl",
+        "steps": 1,
+        "optim": {"lr": 1.0},
+        "advantage_scale": "none",
+        "baseline": "group",
+    }
     return Rl.model_validate(stage | given)
 
 
@@ -127,12 +133,12 @@ def test_gae_goes_on_from_chain_to_chain() -> None:
 def test_a_rollout_weighs_no_more_because_it_was_folded(
     loss_weight: str, divisor: float, weights: list[list[float]]
 ) -> None:
-    _, trainer = learn([folded(1.0), plain(2, 0.0)], loss_weight=loss_weight)
+    _, trainer = learn([folded(1.0), plain(2, 0.0)], loss_aggregation=loss_weight)
     assert trainer.totals == [divisor]
     found = [sample.weight[sample.weight > 0].tolist() for sample in trainer.samples]
     assert [pytest.approx(part) for part in weights] == found
     # the same tokens in one chain
-    _, alone = learn([plain(6, 1.0), plain(2, 0.0)], loss_weight=loss_weight)
+    _, alone = learn([plain(6, 1.0), plain(2, 0.0)], loss_aggregation=loss_weight)
     assert alone.totals == trainer.totals
     folds, whole = (
         sum(float((s.weight * s.advantage).sum()) for s in t.samples if s.advantage.max() > 0)
@@ -142,7 +148,7 @@ def test_a_rollout_weighs_no_more_because_it_was_folded(
 
 
 def test_advantages_are_kept_along_the_whole_record() -> None:
-    learned, _ = learn([folded(1.0), plain(2, 0.0)], loss_weight="token")
+    learned, _ = learn([folded(1.0), plain(2, 0.0)], loss_aggregation="token")
     kept, other = learned.tokens[0]
     half = 0.5
     first = [0, 0, half, half, 0, 0, 0, 0, half, half, half]
@@ -152,7 +158,7 @@ def test_advantages_are_kept_along_the_whole_record() -> None:
 
 def test_a_truncated_rollout_is_left_out_with_all_its_chains() -> None:
     cut = folded(0.0, Status.TRUNCATED)
-    _, trainer = learn([cut, plain(2, 1.0)], train_truncated=False, loss_weight="sequence")
+    _, trainer = learn([cut, plain(2, 1.0)], train_truncated=False, loss_aggregation="sequence")
     assert trainer.totals == [1]
     assert [len(sample) for sample in trainer.samples] == [4]
 
@@ -197,7 +203,11 @@ class Summaries:
 def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
     tokenizer = tiny_tokenizer()
     budget = BudgetConfig.model_validate(
-        {"turn_tokens": 12, "total_tokens": 300, "fold": {"at": 1, "most": 2}}
+        {
+            "max_turn_tokens": 12,
+            "max_context_tokens": 300,
+            "fold": {"trigger_tokens": 1, "max_folds": 2},
+        }
     )
     tool = FixedTool(lambda query: "result 1: Ada Lind was born in Northport.")
     env = ToolEnvironment(Folding(tokenizer, ""), [tool], budget)

@@ -19,8 +19,8 @@ from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from training_parts import Steps, assert_same, make_trainer, random_samples, run_stage, weights
 
-OPTIM = Optim(lr=1e-2, warmup=2, schedule="cosine", weight_decay=0.1)
-STAGE = Sft(type="sft", data="", steps=7, checkpoint_every=2, optim=OPTIM)
+OPTIM = Optim(lr=1e-2, warmup_steps=2, schedule="cosine", weight_decay=0.1)
+STAGE = Sft(type="sft", dataset="", steps=7, checkpoint_every=2, optim=OPTIM)
 
 
 class Killed(BaseException):

@@ -247,7 +247,7 @@ def test_what_the_engine_samples_is_what_is_trained(
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
         total = sum(float(sample.weight.sum()) for (sample,) in units)
         assert {int(v) for (s,) in units for v in s.version[s.weight > 0]} == {trainer.done}
-        assert trainer.step(units, PolicyGradientLoss(), total, 1.0)["sampler_gap"] < gap
+        assert trainer.step(units, PolicyGradientLoss(), total, 1.0)["sampler_logp_diff"] < gap
         trainer.done += 1
         asyncio.run(engine.update_weights(trainer.done))
 

@@ -93,8 +93,8 @@ def test_the_model_has_the_masters_rounded(tmp_path: Path) -> None:
 def test_gradients_of_micro_batches_add_up_in_float32(tmp_path: Path) -> None:
     """So the step hardly depends on the micro-batches; a sum in bfloat16 would lose what is 256
     times smaller than it."""
-    whole = rounded_trainer(tmp_path / "a", micro_tokens=10_000, lr=1e-3)
-    parts = rounded_trainer(tmp_path / "b", micro_tokens=1, lr=1e-3)
+    whole = rounded_trainer(tmp_path / "a", micro_batch_tokens=10_000, lr=1e-3)
+    parts = rounded_trainer(tmp_path / "b", micro_batch_tokens=1, lr=1e-3)
     rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (whole, parts)]
     assert rows[0]["grad_norm"] == pytest.approx(rows[1]["grad_norm"], rel=0.01)
     assert all(m.grad is not None and m.grad.dtype == torch.float32 for m in parts.weights.masters)
@@ -104,8 +104,8 @@ def test_gradients_of_micro_batches_add_up_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moments", ["float32", "8bit"])
 def test_it_resumes_as_if_it_had_never_stopped(tmp_path: Path, moments: str) -> None:
     """The checkpoint has the masters; from rounded weights the second step would be another."""
-    one = rounded_trainer(tmp_path / "a", lr=1e-4, moments=moments)
-    other = rounded_trainer(tmp_path / "a", lr=1e-4, moments=moments)
+    one = rounded_trainer(tmp_path / "a", lr=1e-4, optimizer_state=moments)
+    other = rounded_trainer(tmp_path / "a", lr=1e-4, optimizer_state=moments)
     one.step(units(), CrossEntropyLoss(), 10.0)
     save_checkpoint(tmp_path / "stage", one, tiny_tokenizer(), {})
     restore_checkpoint(tmp_path / "stage", other)
@@ -129,7 +129,9 @@ def test_what_is_saved_is_exact_and_loads_in_either_type(tmp_path: Path) -> None
 def test_moments_in_8_bit_learn_nearly_the_same(tmp_path: Path) -> None:
     """From the same model, after ten steps; tensors below 4,096 numbers have float32 moments."""
     exact = Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3), 10)
-    coarse = Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, moments="8bit"), 10)
+    coarse = Trainer(
+        sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, optimizer_state="8bit"), 10
+    )
     for _ in range(10):
         rows = [t.step(units(), CrossEntropyLoss(), 10.0) for t in (exact, coarse)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=0.02)
@@ -143,8 +145,10 @@ def test_moments_in_8_bit_learn_nearly_the_same(tmp_path: Path) -> None:
 
 
 def test_moments_outside_of_a_gpu_need_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="moments: host offloads the optimizer state from a GPU"):
-        Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, moments="host"), 10)
+    with pytest.raises(
+        UserError, match="optimizer_state: cpu offloads the optimizer state from a GPU"
+    ):
+        Trainer(sharp_model(tmp_path / "a", "qwen3"), Optim(lr=1e-3, optimizer_state="cpu"), 10)
 
 
 def test_a_run_evaluates_in_the_type_in_which_it_trains(tmp_path: Path) -> None:
@@ -163,9 +167,9 @@ def test_a_run_evaluates_in_the_type_in_which_it_trains(tmp_path: Path) -> None:
 
 
 def test_the_mismatch_is_weighed_where_types_round() -> None:
-    assert load_recipe("smoke", []).stages["rl2"].importance_cap is None
-    assert load_recipe("smoke", ["dtype=bfloat16"]).stages["rl2"].importance_cap == 2.0
-    said = ["dtype=bfloat16", "stages.rl2.importance_cap=null"]
-    assert load_recipe("smoke", said).stages["rl2"].importance_cap is None
-    rejects = ["dtype=bfloat16", "stages.rl2.reject=token"]
-    assert load_recipe("smoke", rejects).stages["rl2"].importance_cap is None
+    assert load_recipe("smoke", []).stages["rl2"].sampler_is_cap is None
+    assert load_recipe("smoke", ["dtype=bfloat16"]).stages["rl2"].sampler_is_cap == 2.0
+    said = ["dtype=bfloat16", "stages.rl2.sampler_is_cap=null"]
+    assert load_recipe("smoke", said).stages["rl2"].sampler_is_cap is None
+    rejects = ["dtype=bfloat16", "stages.rl2.sampler_reject=token"]
+    assert load_recipe("smoke", rejects).stages["rl2"].sampler_is_cap is None

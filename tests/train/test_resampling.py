@@ -60,15 +60,15 @@ def test_clean_rollouts_are_preferred_among_right_ones() -> None:
 def test_a_stage_trains_on_as_many_as_the_group_has() -> None:
     """Four rollouts of each question are sampled, two are trained on: a right and a wrong one."""
     scripts = {f"{q}/{g}": [RIGHT] if g % 2 else [WRONG] for q in range(2) for g in range(4)}
-    rl, trainer, _ = stage(scripts, oversample=2, loss_weight="token")
+    rl, trainer, _ = stage(scripts, oversample_factor=2, loss_aggregation="token")
     row = step(rl, 0)
     assert row["em"] == 0.5
     assert len(trainer.samples) == 4
-    rows = [stage(scripts, oversample=2)[0] for _ in range(2)]
+    rows = [stage(scripts, oversample_factor=2)[0] for _ in range(2)]
     assert step(rows[0], 3) == pytest.approx(step(rows[1], 3))
 
 
 def test_without_oversampling_nothing_is_dropped() -> None:
-    rl, trainer, _ = stage({**MIXED, "0/0": [SEARCH, RIGHT]}, loss_weight="token")
+    rl, trainer, _ = stage({**MIXED, "0/0": [SEARCH, RIGHT]}, loss_aggregation="token")
     step(rl, 0)
     assert len(trainer.samples) == 2  # the equal group is left out

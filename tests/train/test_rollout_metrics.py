@@ -111,9 +111,9 @@ def test_exceptions_are_told_at_their_first_step_and_in_the_end() -> None:
 
 # -- steps without a signal -----------------------------------------------------------------------
 
-NONE_KEPT = {"equal_groups": 0.0, "groups_kept": 0}
-EQUAL = {"equal_groups": 1.0, "groups_kept": 4}
-MIXED = {"equal_groups": 0.75, "groups_kept": 4}
+NONE_KEPT = {"no_signal_group_rate": 0.0, "groups_trained": 0}
+EQUAL = {"no_signal_group_rate": 1.0, "groups_trained": 4}
+MIXED = {"no_signal_group_rate": 0.75, "groups_trained": 4}
 
 
 def collect_messages(kinds: Sequence[dict[str, float]], steps: int = 99) -> dict[int, str]:

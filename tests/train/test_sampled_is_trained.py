@@ -36,8 +36,8 @@ def test_engine_and_trainer_agree(
         units = assert_agree(trainer, done, temperature)
         total = sum(float(sample.weight.sum()) for (sample,) in units)
         row = trainer.step(units, PolicyGradientLoss(), total, temperature)
-        assert row["ratio"] == pytest.approx(1, abs=1e-4)
-        assert row["sampler_gap"] < 1e-4
+        assert row["ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert row["sampler_logp_diff"] < 1e-4
         assert row["clip_fraction"] == 0
         trainer.done += 1
         asyncio.run(engine.update_weights(trainer.done))

@@ -30,9 +30,15 @@ def test_a_step_is_filled_with_groups_that_teach() -> None:
         **{"2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]},
         **{"4/0": [WRONG], "4/1": [RIGHT], "5/0": [SEARCH, RIGHT], "5/1": [WRONG]},
     }
-    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", scale="none", max_batches=4)
+    rl, trainer, _ = stage(
+        scripts, group_filter="accuracy", advantage_scale="none", max_sampling_batches=4
+    )
     row = step(rl, 0)
-    assert (row["batches"], row["groups_kept"], row["equal_groups"]) == (3, 2, 0)
+    assert (row["sampling_batches"], row["groups_trained"], row["no_signal_group_rate"]) == (
+        3,
+        2,
+        0,
+    )
     assert [max(s.advantage, key=abs) for s in trainer.samples] == [0.5, -0.5, -0.5, 0.5]
     assert row["em"] == 5 / 12  # of everything that was sampled
     assert row["tokens"] > sum(len(s.ids) for s in trainer.samples)
@@ -41,12 +47,12 @@ def test_a_step_is_filled_with_groups_that_teach() -> None:
 def test_the_number_of_batches_is_bounded() -> None:
     """Then the step goes on with what there is, be it nothing."""
     scripts = {**RIGHTS, "2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]}
-    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    rl, trainer, _ = stage(scripts, group_filter="accuracy", max_sampling_batches=2)
     row = step(rl, 0)
-    assert (row["batches"], row["groups_kept"], len(trainer.samples)) == (2, 1, 2)
-    rl, trainer, engine = stage(RIGHTS, keep_groups="mixed-accuracy", max_batches=1)
+    assert (row["sampling_batches"], row["groups_trained"], len(trainer.samples)) == (2, 1, 2)
+    rl, trainer, engine = stage(RIGHTS, group_filter="accuracy", max_sampling_batches=1)
     row = step(rl, 0)
-    assert (row["batches"], row["groups_kept"], trainer.samples) == (1, 0, [])
+    assert (row["sampling_batches"], row["groups_trained"], trainer.samples) == (1, 0, [])
     assert (engine.slept, engine.version) == (2, 1)
 
 
@@ -60,7 +66,7 @@ def test_no_two_steps_share_a_batch_of_questions(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("fieldcraft.train.sampler.draw_epoch_batch", recorded)
     scripts = {**RIGHTS, **{f"{2 + int(k[0])}{k[1:]}": v for k, v in RIGHTS.items()}}
-    rl, _, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    rl, _, _ = stage(scripts, group_filter="accuracy", max_sampling_batches=2)
     for number in range(2):
         step(rl, number)
     assert places == [0, 1, 2, 3]
@@ -86,7 +92,7 @@ def asked_in(rl: RlStage, count: int) -> list[str]:
 
 def with_questions(count: int, **settings: Any) -> RlStage:
     """A stage in which every group is mixed, so that the first batch of a step is enough."""
-    rl, _, _ = stage(MIXED_GROUPS, keep_groups="mixed-accuracy", max_batches=10, **settings)
+    rl, _, _ = stage(MIXED_GROUPS, group_filter="accuracy", max_sampling_batches=10, **settings)
     rl.sampler.tasks = [replace(TASKS[0], id=str(i)) for i in range(count)]
     return rl
 
@@ -116,18 +122,18 @@ class Thrifty(StatelessReward):
         return [float(t.answer == "Northport") / (1 + t.num_executed_calls) for t in group]
 
 
-@pytest.mark.parametrize(("keep", "kept"), [("mixed-accuracy", 0), ("mixed-reward", 1)])
+@pytest.mark.parametrize(("keep", "kept"), [("accuracy", 0), ("reward", 1)])
 def test_filters_look_at_accuracy_or_at_the_reward_as_told(keep: str, kept: int) -> None:
     """Trap: the reward differs in a group in which all are right. By accuracy it teaches nothing;
     whoever wants what OTC says about it filters by the reward."""
     scripts = {**RIGHTS, "0/0": [SEARCH, RIGHT]}
-    rl, _, _ = stage(scripts, keep_groups=keep, max_batches=1)
+    rl, _, _ = stage(scripts, group_filter=keep, max_sampling_batches=1)
     graded_by(rl, ExactMatch(), Thrifty())
-    assert step(rl, 0)["groups_kept"] == kept
+    assert step(rl, 0)["groups_trained"] == kept
 
 
 def test_the_ungradable_make_no_group_mixed() -> None:
-    rl, _, _ = stage(MIXED, keep_groups="mixed-accuracy")
+    rl, _, _ = stage(MIXED, group_filter="accuracy")
 
     def group(*scores: float | None) -> list[Trajectory]:
         return [Trajectory(TASKS[0], rewards={"em": s}, reward=s) for s in scores]

@@ -77,7 +77,7 @@ def test_parameters_are_counted_before_they_are_made(layers: int, width: int, he
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
     shape: str, tmp_path: Path
 ) -> None:
-    recipe = load_recipe("smoke", [f"scratch.{shape}"])
-    with pytest.raises(UserError, match=rf"scratch\.{shape}.* GB: lower them\."):
+    recipe = load_recipe("smoke", [f"tiny_model.{shape}"])
+    with pytest.raises(UserError, match=rf"tiny_model\.{shape}.* GB: lower them\."):
         write_first_model(make_data_source(recipe), tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -226,7 +226,9 @@ def test_a_stage_that_is_killed_ends_with_the_same_numbers(
     kind: str, killed_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def new() -> RlStage:
-        return bandit(**KINDS[kind], steps=5, questions=2, group=6, checkpoint_every=2)
+        return bandit(
+            **KINDS[kind], steps=5, questions_per_step=2, group_size=6, checkpoint_every=2
+        )
 
     whole, killed, last = new(), new(), new()
     rows = train(whole, tmp_path / "whole")

@@ -66,7 +66,7 @@ def run(
 ) -> tuple[list[StepMetrics], list[Sequence[RolloutGroup]], list[Any]]:
     """The rows of a stage, the groups that its steps trained on, and its policies."""
     trainer = make_trainer(folder, lr=1e-4)
-    batch = {"questions": QUESTIONS, "group": GROUP}
+    batch = {"questions_per_step": QUESTIONS, "group_size": GROUP}
     usual = {"type": "rl", "steps": STEPS, "optim": {"lr": 1e-4}, **batch}
     search, engine = Latency(), chatty_engine(trainer)
     publish = engine.update_weights
@@ -79,7 +79,7 @@ def run(
     stream = AsyncRolloutSampler(
         settings=Rl.model_validate(usual | {"async": {"max_staleness": 2}} | given),
         tasks=TASKS,
-        env=ToolEnvironment(Chatty(TOKENIZER, ""), [search], BudgetConfig(turn_tokens=12)),
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [search], BudgetConfig(max_turn_tokens=12)),
         engine=engine,
         rubric=Rubric([(LengthReward(), 1.0)]),
         seed=0,
@@ -147,10 +147,10 @@ def test_each_token_is_that_of_one_policy(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_gap_is_taken_where_sampler_and_trainer_are_one_policy(tmp_path: Path) -> None:
     """Older tokens have another probability by now, which is no fault of the engine."""
-    rows, _, _ = run(tmp_path, importance_cap=2.0)
-    gaps = [row["sampler_gap"] for row in rows if "sampler_gap" in row]
+    rows, _, _ = run(tmp_path, sampler_is_cap=2.0)
+    gaps = [row["sampler_logp_diff"] for row in rows if "sampler_logp_diff" in row]
     assert gaps
     assert max(gaps) < 1e-3
     assert rows[0]["staleness_max"] == 0 < rows[-1]["staleness_max"]
-    assert rows[0]["importance"] == pytest.approx(1, abs=1e-4)
-    assert any(abs(row["importance"] - 1) > 1e-4 for row in rows)
+    assert rows[0]["sampler_is_weight"] == pytest.approx(1, abs=1e-4)
+    assert any(abs(row["sampler_is_weight"] - 1) > 1e-4 for row in rows)

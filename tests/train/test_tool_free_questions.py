@@ -60,7 +60,7 @@ SCRIPTS = {"0/0": [RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [SEARCH, RIGHT], "1/1"
 def test_a_call_is_worth_nothing_where_the_tools_are_unavailable() -> None:
     """The first question is asked without tools: there the direct answer is right and the call ends
     without one. The second has its tools: there the call leads to the right answer."""
-    rl, trainer, _ = stage(SCRIPTS, scale="none", cot_share=1.0, cot_questions="known")
+    rl, trainer, _ = stage(SCRIPTS, advantage_scale="none", cot_share=1.0, cot_questions="known")
     first = draw_epoch_batch(0, 0, 2, 2)[0]
     rl.sampler.tasks = [replace(t, meta={"known": i == first}) for i, t in enumerate(TASKS)]
     row = step(rl, 0)

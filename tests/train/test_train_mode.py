@@ -93,7 +93,7 @@ def test_checkpointing_that_there_is_not_is_refused() -> None:
 
 def test_a_critic_predicts_the_same_when_it_is_trained() -> None:
     optim = Optim(lr=1e-9)
-    critic = Critic(noisy("opt"), CriticSettings(backbone="own"), optim, steps=2)
+    critic = Critic(noisy("opt"), CriticSettings(backbone="separate"), optim, steps=2)
     torch.nn.init.ones_(critic.head.weight)
     samples = random_samples(2)
     for sample in samples:

@@ -80,7 +80,7 @@ def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
     ],
 )
 def test_learning_rates(schedule: Any, warmup: float, rates: list[float]) -> None:
-    optim = Optim(lr=0.1, schedule=schedule, warmup=warmup)
+    optim = Optim(lr=0.1, schedule=schedule, warmup_steps=warmup)
     found = [compute_learning_rate(optim, step, 4) for step in range(4)]
     assert found == pytest.approx([0.1 * rate for rate in rates])
 
@@ -111,8 +111,8 @@ def test_packed_equals_alone_equals_accumulated(
         trainer = make_trainer(
             tmp_path / name,
             architecture,
-            micro_tokens=micro_tokens,
-            clip_norm=1e9,
+            micro_batch_tokens=micro_tokens,
+            max_grad_norm=1e9,
         )
         batches = list(trainer._make_micro_batches(units))
         assert (len(batches) > 1) == (name == "accumulated")
@@ -142,7 +142,7 @@ def test_shared_prefixes_change_nothing(tmp_path: Path, objective: LossFunction)
     units: list[SampleUnit] = [(s,) for s in samples]
     if isinstance(objective, ContrastiveLoss):
         units = list(zip(samples[::2], samples[1::2], strict=True))
-    trainer = make_trainer(tmp_path, micro_tokens=10_000, clip_norm=1e9)
+    trainer = make_trainer(tmp_path, micro_batch_tokens=10_000, max_grad_norm=1e9)
     [batch] = trainer._make_micro_batches(units)
     assert len(batch.ids_N) < 0.8 * sum(map(len, samples))
     continued = [batch.runs[run.parent] for run in batch.runs if run.parent is not None]
@@ -156,7 +156,7 @@ def test_shared_prefixes_change_nothing(tmp_path: Path, objective: LossFunction)
 
 
 def test_loss_and_gradient_equal_those_of_a_plain_forward(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, clip_norm=1e9)
+    trainer = make_trainer(tmp_path, max_grad_norm=1e9)
     samples = random_samples(3)
     loss, found = gradients(trainer, [(s,) for s in samples], CrossEntropyLoss(), 5.0)
     trainer.model.zero_grad()
@@ -189,10 +189,10 @@ def test_what_untrained_tokens_say_does_not_matter_after_them(tmp_path: Path) ->
 
 def test_the_gradient_is_clipped_and_its_norm_reported(tmp_path: Path) -> None:
     units = [(sample,) for sample in random_samples(3)]
-    trainer = make_trainer(tmp_path, clip_norm=1e9)
+    trainer = make_trainer(tmp_path, max_grad_norm=1e9)
     _, whole = gradients(trainer, units, CrossEntropyLoss(), 1.0)
     norm = math.sqrt(sum(float((g**2).sum()) for g in whole.values()))
-    trainer.optim = trainer.optim.model_copy(update={"clip_norm": norm / 4})
+    trainer.optim = trainer.optim.model_copy(update={"max_grad_norm": norm / 4})
     row = trainer.step(units, CrossEntropyLoss(), 1.0)
     assert row["grad_norm"] == pytest.approx(norm, rel=1e-5)
     for name, parameter in trainer.model.named_parameters():
@@ -230,7 +230,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tmp_path: Path, 
 def test_filled_logprobs_are_those_of_a_plain_forward(
     tmp_path: Path, architecture: Architecture
 ) -> None:
-    trainer = make_trainer(tmp_path, architecture, micro_tokens=40)
+    trainer = make_trainer(tmp_path, architecture, micro_batch_tokens=40)
     samples = random_samples(5)
     kept = [sample.old_logp.copy() for sample in samples]
     trainer.fill_logprobs([(samples[0], samples[1]), *((s,) for s in samples[2:])], "old_logp", 0.7)
@@ -281,7 +281,7 @@ def test_only_predicting_positions_reach_the_output_layer(
 def test_the_state_survives_a_round_trip(tmp_path: Path) -> None:
     """N steps equal k steps, a new trainer with the old one's state, and N - k steps."""
     steps = [[(s,) for s in random_samples(3, seed)] for seed in range(6)]
-    settings = {"schedule": "cosine", "warmup": 2, "weight_decay": 0.1, "steps": 6}
+    settings = {"schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.1, "steps": 6}
     whole = make_trainer(tmp_path / "a", **settings)
     for units in steps:
         whole.step(units, SURROGATE, 9.0)

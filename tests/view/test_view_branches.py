@@ -85,10 +85,10 @@ def test_the_place_of_a_trajectory(run: Path) -> None:
     [viewed] = load_run_views([run])
     places = [(f.kind, f.part, make_branch_options(viewed, f, 2)) for f in viewed.iter_files()]
     assert places == [
-        ("evaluation", "sft1", [str(run), "--trajectory", "2", "--stage", "sft1"]),
-        ("training", "rl1", [str(run), "--trajectory", "2", "--stage", "rl1", "--training"]),
-        ("training", "rl1", [str(run), "--trajectory", "6", "--stage", "rl1", "--training"]),
-        ("evaluation", "rl1", [str(run), "--trajectory", "2", "--stage", "rl1"]),
+        ("evaluation", "sft1", [str(run), "--index", "2", "--stage", "sft1"]),
+        ("training", "rl1", [str(run), "--index", "2", "--stage", "rl1", "--from-training"]),
+        ("training", "rl1", [str(run), "--index", "6", "--stage", "rl1", "--from-training"]),
+        ("evaluation", "rl1", [str(run), "--index", "2", "--stage", "rl1"]),
     ]
 
 
@@ -157,7 +157,7 @@ def test_only_a_finished_stage_of_the_run_is_sampled_from(model: str) -> None:
 
 def test_what_came_of_branches(run: Path, page: TestClient) -> None:
     found = page.get("/api/branches", params=PLACE).json()
-    assert found["place"] == f"fieldcraft branch {run} --trajectory 1 --stage rl1"
+    assert found["place"] == f"fieldcraft branch {run} --index 1 --stage rl1"
     assert found["steps"] == ["search Kelm", "answer Sor"]
     assert found["may"] is True
     [record] = found["results"]
@@ -170,7 +170,7 @@ def test_what_came_of_branches(run: Path, page: TestClient) -> None:
 def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
     write_branch(run)
     [viewed] = load_run_views([run])
-    place = [str(run), "--trajectory", "11", "--stage", "rl1"]
+    place = [str(run), "--index", "11", "--stage", "rl1"]
     assert read_results(viewed, place) == []
     (run / "branches" / "rl1-1").rename(run / "branches" / "rl1-11-sft1")
     assert [found["folder"] for found in read_results(viewed, place)] == ["rl1-11-sft1"]
@@ -201,16 +201,16 @@ def test_a_command_that_fails_says_why(page: TestClient, sampling: BranchCommand
 @pytest.mark.long
 def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: BranchCommand) -> None:
     assert sampling.state == {"command": "", "status": 0, "said": ""}
-    sampling.start(["branch", "/none", "--trajectory", "0"])
+    sampling.start(["branch", "/none", "--index", "0"])
     until(lambda: sampling.state["status"] is not None)
     assert sampling.state["status"] == 2
     assert "/none" in sampling.state["said"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    sampling.start(["view", str(run), "--port", str(port)])
+    sampling.start(["studio", str(run), "--port", str(port)])
     with pytest.raises(UserError, match="sampling already: wait for it, or stop it"):
-        sampling.start(["branch", "/none", "--trajectory", "0"])
+        sampling.start(["branch", "/none", "--index", "0"])
     until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])
     sampling.stop()
     assert sampling.state["status"] is not None

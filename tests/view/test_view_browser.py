@@ -283,7 +283,7 @@ def test_texts_are_never_markup(visit: Open) -> None:
         until(page, "document.querySelector('main').textContent.includes('onerror')")
         assert page.locator("main img, main script, main svg").count() == 0
         titles.add(page.title())
-    assert titles == {"fieldcraft view"}
+    assert titles == {"fieldcraft studio"}
 
 
 # -- the timeline, and what grows ------------------------------------------------------------------

@@ -49,7 +49,7 @@ def get(page: TestClient, path: str, **parameters: Any) -> Any:
 
 def test_the_page_and_all_that_it_loads_are_there(page: TestClient) -> None:
     home = page.get("/")
-    assert "<title>fieldcraft view</title>" in home.text
+    assert "<title>fieldcraft studio</title>" in home.text
     folder = Path(__file__).parents[2] / "src/fieldcraft/view/static"
     for file in folder.rglob("*.*"):
         answer = page.get(f"/static/{file.relative_to(folder).as_posix()}")
@@ -66,7 +66,7 @@ def test_runs_metrics_and_times(page: TestClient) -> None:
     assert [row["key"] for row in found["differences"]] == ["seed"]
     metrics = get(page, "/api/metrics", run="two", stage="rl1")["columns"]
     assert metrics["step"] == [0, 1, 2, 3, 4]
-    assert metrics["heldout_em"] == [None, 0.1, None, 0.3, None]
+    assert metrics["eval/em"] == [None, 0.1, None, 0.3, None]
     assert get(page, "/api/metrics", run="two", stage="rl1", after=4)["columns"]["step"] == [4]
     steps = get(page, "/api/timeline", run="one", stage="rl1")["steps"]
     assert [step["step"] for step in steps] == [0, 1, 2, 3, 4]
@@ -88,7 +88,7 @@ def test_a_trajectory_has_what_is_known_of_each_token(page: TestClient) -> None:
     assert found["command"] is None
     of_evaluation = {"run": "one", "part": "rl1", "kind": "evaluation", "number": 2}
     found = get(page, "/api/trajectory", **of_evaluation)
-    assert found["command"].endswith("/one --stage rl1 --number 2")
+    assert found["command"].endswith("/one --stage rl1 --index 2")
     assert len(found["calls"]) == 2
 
 
@@ -205,10 +205,10 @@ def test_a_port_in_use_and_a_wrong_folder_are_sentences(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = CliRunner().invoke(
-            commands, ["view", str(tmp_path / "one"), "--port", port], env=cache
+            commands, ["studio", str(tmp_path / "one"), "--port", port], env=cache
         )
     assert isinstance(done.exception, UserError)
     assert "stop what uses it or choose another port" in str(done.exception)
-    done = CliRunner().invoke(commands, ["view", str(tmp_path / "none")], env=cache)
+    done = CliRunner().invoke(commands, ["studio", str(tmp_path / "none")], env=cache)
     assert isinstance(done.exception, UserError)
     assert "is not a folder: give the folder of a run" in str(done.exception)

@@ -66,7 +66,7 @@ def test_a_long_page_comes_in_parts():
         url,
         _,
     ):
-        tool = crawler(part_characters=300)
+        tool = crawler(chunk_characters=300)
         first, last = use(tool, {"url": url}, {"url": url, "part": 3})
         error = failure(tool, url=url, part=4)
     assert first.startswith(f"{url} (part 1 of 3)\n\nline 0\n")
@@ -185,7 +185,7 @@ def test_a_small_page_that_unpacks_to_a_huge_one_is_left_at_the_limit():
     bomb = b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
     with raw_server(says(html(bomb, b"content-encoding: gzip\r\n"))) as (url, _):
         tracemalloc.start()
-        error = failure(crawler(most_mb=0.5), url=url)
+        error = failure(crawler(max_mb=0.5), url=url)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert str(error) == "The page is larger than 0.5 MiB, so it was not read."

@@ -86,7 +86,7 @@ def test_what_other_settings_allowed_is_checked_again(tmp_path):
         )
         blocked = crawler(cache=str(tmp_path), block=["127.0.0.1"])
         assert str(failure(blocked, url=url)) == "The page may not be read here."
-        small = crawler(cache=str(tmp_path), most_mb=2**-17)
+        small = crawler(cache=str(tmp_path), max_mb=2**-17)
         assert "is larger than 7.62939e-06 MiB" in str(failure(small, url=url))
 
 

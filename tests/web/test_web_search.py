@@ -40,7 +40,7 @@ def engine(*responses: Response):
 def test_results_are_numbered_and_copies_of_benchmarks_are_left_out():
     app, got = engine(JSONResponse({"results": HITS}))
     with serve_in_thread(app) as url:
-        [text] = use(searcher(f"{url}/search", topk=2), {"query": "where was Ada born?"})
+        [text] = use(searcher(f"{url}/search", top_k=2), {"query": "where was Ada born?"})
     assert text == "1. Ada\nhttp://a/1\nBorn in Rome.\n\n2. Bo\nhttp://a/3"
     assert dict(got[0].query_params) == {"q": "where was Ada born?", "format": "json"}
 
@@ -144,7 +144,7 @@ def test_an_engine_gets_one_request_at_a_time():
 
     given = {"provider": "searxng", "url": "http://engine.test/search"}
     for at_once in (1, 3):
-        tool = make_tool("web_search", given | {"concurrent": at_once}, site.sites)
+        tool = make_tool("web_search", given | {"max_concurrent": at_once}, site.sites)
         virtually(side_by_side(tool))
         assert site.most == at_once
 
@@ -176,8 +176,8 @@ def test_an_index_of_ones_own_is_searched(tmp_path):
         ({"provider": "brave", "api_key_env": "MINE"}, "set the environment variable MINE, or"),
         ({"provider": "index"}, "needs both 'provider: index' and 'index: FOLDER' to search"),
         ({"provider": "searxng", "index": "a"}, "needs both 'provider: index' and 'index: FOL"),
-        ({"provider": "searxng", "url": "http://a", "topk": 0}, "it must be 1 or more, not 0"),
-        ({"provider": "searxng", "url": "http://a", "topl": 1}, "did you mean 'topk'?"),
+        ({"provider": "searxng", "url": "http://a", "top_k": 0}, "it must be 1 or more, not 0"),
+        ({"provider": "searxng", "url": "http://a", "top_l": 1}, "did you mean 'top_k'?"),
     ],
 )
 def test_wrong_settings_are_a_sentence(settings, sentence, monkeypatch):

@@ -61,8 +61,8 @@ def graded(tasks: Sequence[Task], expected: dict[str, Any]) -> None:
     assert resolve_grader(task) == expected["grader"]
     if expected["grader"] == MATH:
         pytest.importorskip("math_verify", reason="mathematics needs the extra code")
-    recipe = parse_recipe({"recipe": "wild", "world": {"name": "atlas"}, "stages": STAGES})
-    assert recipe.correct == "auto"
+    recipe = parse_recipe({"name": "wild", "world": {"name": "atlas"}, "stages": STAGES})
+    assert recipe.verdict_reward == "auto"
     grader = Grader(
         make_verdict_reward(recipe, UnitTestReward(Unguarded()), StdinTestReward(Unguarded()))
     )
@@ -70,7 +70,9 @@ def graded(tasks: Sequence[Task], expected: dict[str, Any]) -> None:
     assert verdicts == [True, False]
 
 
-STAGES = {"sft": {"type": "sft", "data": "short", "batch": 4, "epochs": 1, "optim": {"lr": 1e-5}}}
+STAGES = {
+    "sft": {"type": "sft", "dataset": "short", "batch_size": 4, "epochs": 1, "optim": {"lr": 1e-5}}
+}
 
 
 def _end(question: str, task: Task) -> str:

@@ -18,19 +18,19 @@ from fieldcraft.types import UserError
 
 WORLD = {"name": "second_world:CodeBook", "codes": 18}
 OPTIM = {"lr": 1e-2}
-SFT = {"type": "sft", "steps": 6, "batch": 4, "optim": OPTIM}
-RL = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "optim": OPTIM}
+SFT = {"type": "sft", "steps": 6, "batch_size": 4, "optim": OPTIM}
+RL = {"type": "rl", "steps": 2, "questions_per_step": 2, "group_size": 2, "optim": OPTIM}
 RECIPE: dict[str, Any] = {
-    "recipe": "codes",
+    "name": "codes",
     "device": "cpu",
     "instruction": "",
     "world": WORLD,
-    "scratch": {"layers": 2, "width": 32, "heads": 2},
-    "search": {"topk": 1},
-    "budget": {"max_calls": 2, "turn_tokens": 24, "total_tokens": 250},
+    "tiny_model": {"layers": 2, "width": 32, "heads": 2},
+    "search": {"top_k": 1},
+    "budget": {"max_calls": 2, "max_turn_tokens": 24, "max_context_tokens": 250},
     "stages": {
-        "base": SFT | {"data": "base"},
-        "sft": SFT | {"data": "demonstrations", "train_on": ["policy", "tool"]},
+        "base": SFT | {"dataset": "base"},
+        "sft": SFT | {"dataset": "demonstrations", "train_on": ["policy", "tool"]},
         "rl": RL | {"observations": "simulated"},
     },
     "evaluation": {"splits": {"train": 3, "heldout": 4}, "workflows": ["workflow"]},
@@ -100,7 +100,7 @@ def test_its_runs_are_graded_again(done: Path, tmp_path: Path) -> None:
 
 def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
     """12 questions that may be trained on, 6 of them taught; halves take turns."""
-    recipe = write(tmp_path / "codes.yaml", stages={}, collect={"contrast": 12})
+    recipe = write(tmp_path / "codes.yaml", stages={}, collect={"pair_questions": 12})
     out = tmp_path / "run"
     assert status("run", recipe, "--out", out) == 0
     acted = [
@@ -125,10 +125,10 @@ def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
 
 def test_it_is_written_as_files(recipe: str, tmp_path: Path) -> None:
     name, out = "second_world:CodeBook", tmp_path / "world"
-    assert status("world", name, "--recipe", recipe, "--out", out) == 0
+    assert status("world", name, "--settings-from", recipe, "--out", out) == 0
     assert len(lines(out / "corpus.jsonl")) == 18  # the recipe's
     own = tmp_path / "own"
-    assert status("world", name, "evaluation.splits.heldout=2", "--model", "--out", own) == 0
+    assert status("world", name, "evaluation.splits.heldout=2", "--with-model", "--out", own) == 0
     assert len(lines(own / "corpus.jsonl")) == 30  # its default, for autocoa-mini is of another
     assert len(lines(own / "evaluation.jsonl")) == 2
     assert (own / "model" / "config.json").exists()
@@ -174,9 +174,9 @@ def test_mistakes_in_a_recipe(recipe: str, override: str, sentence: str) -> None
 @pytest.mark.parametrize(
     ("stage", "sentence"),
     [
-        (SFT | {"data": "bse"}, "the world has no data set 'bse': use base, demonstrations."),
+        (SFT | {"dataset": "bse"}, "the world has no data set 'bse': use base, demonstrations."),
         (
-            SFT | {"type": "contrastive", "data": "pairs"},
+            SFT | {"type": "contrastive", "dataset": "pairs"},
             "the world has no pairs: give pairs=FILE, or leave the stage out.",
         ),
     ],

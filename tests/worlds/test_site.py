@@ -48,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def tools(site: str) -> list[Any]:
     crawl = {"allow_hosts": ["127.0.0.1"], "interval_seconds": 0}
     return [
-        make_tool("web_search", {"provider": "searxng", "url": site, "topk": 3}),
+        make_tool("web_search", {"provider": "searxng", "url": site, "top_k": 3}),
         make_tool("crawl_page", crawl),
     ]
 
@@ -133,7 +133,7 @@ def call(name: str, **arguments: str) -> str:
 
 def run_scripted(site: str, task: Task, *turns: str) -> Trajectory:
     dialect = make_dialect("hermes", TOKENIZER, "")
-    where = ToolEnvironment(dialect, tools(site), BudgetConfig(total_tokens=20_000))
+    where = ToolEnvironment(dialect, tools(site), BudgetConfig(max_context_tokens=20_000))
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     return asyncio.run(run_rollout(task, policy, where, "key"))
 

@@ -60,7 +60,7 @@ def _with_fresh_budget(rollout: RolloutSession) -> RolloutSession:
     trajectory, budget = rollout.trajectory, rollout.tool_session.budget
     changes = {
         "max_calls": budget.max_calls + len(trajectory.calls),
-        "total_tokens": budget.total_tokens + len(trajectory.ids),
+        "max_context_tokens": budget.max_context_tokens + len(trajectory.ids),
     }
     tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
     return replace(rollout, tool_session=tool_session)

@@ -134,10 +134,10 @@ class PolicyGradientLoss:
         w_T = batch.weight_T
         metrics = {
             "entropy": w_T * batch.entropy_T,
-            "ratio": w_T * ratio_T,
+            "ratio_mean": w_T * ratio_T,
             "clip_fraction": w_T * clipped_T,
             "log_ratio_abs": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),
-            "sampler_gap": w_T * _sampler_logp_difference(batch),
+            "sampler_logp_diff": w_T * _sampler_logp_difference(batch),
         }
         if self.kl_coef:
             delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -149,9 +149,9 @@ class PolicyGradientLoss:
             loss_T = loss_T + self.llds_coef * llds_T
             metrics["llds"] = w_T * llds_T
         if self.importance_cap is not None:
-            metrics["importance"] = w_T * importance_T
+            metrics["sampler_is_weight"] = w_T * importance_T
         if self.reject is not None:
-            metrics["rejected"] = w_T * (1 - accepted_T)
+            metrics["sampler_rejected_rate"] = w_T * (1 - accepted_T)
         loss = (w_T * accepted_T * loss_T).sum() / total
         sums = {name: value_T.detach().sum() / total for name, value_T in metrics.items()}
         return loss, {"loss": loss.detach(), **sums}

@@ -24,12 +24,12 @@ from fieldcraft.types import Trajectory, UserError
 
 @dataclass(frozen=True)
 class SelectedTrajectory:
-    """A trajectory of a run, by the name of its stage and its number there. `from_training` says
+    """A trajectory of a run, by the name of its stage and its index there. `from_training` says
     that it is a rollout that training kept, and else it is of an evaluation."""
 
     run: RunFolder
     name: str
-    number: int
+    index: int
     from_training: bool
     trajectory: Trajectory
 
@@ -55,7 +55,7 @@ class SelectedTrajectory:
         """Return the folder of its branches by default."""
         kind = "-training" if self.from_training else ""
         other = "" if model is None else f"-{model.resolve().name}"
-        return self.run.path / "branches" / f"{self.name}{kind}-{self.number}{other}"
+        return self.run.path / "branches" / f"{self.name}{kind}-{self.index}{other}"
 
     def make_sample_settings(self, agent: Agent, seed: int, temperature: float) -> dict[str, Any]:
         """Return the settings that all samples in a folder share."""
@@ -65,7 +65,7 @@ class SelectedTrajectory:
         return {
             "stage": self.name,
             "training": self.from_training,
-            "trajectory": self.number,
+            "trajectory": self.index,
             "digest": hashlib.blake2b(record, digest_size=8).hexdigest(),
             "model": str(model.relative_to(run) if inside else model),
             "seed": seed,
@@ -74,9 +74,9 @@ class SelectedTrajectory:
 
 
 def select_trajectory(
-    run: Path, stage: str | None, number: int, from_training: bool = False
+    run: Path, stage: str | None, index: int, from_training: bool = False
 ) -> SelectedTrajectory:
-    """Return the trajectory of a number, as `fieldcraft show` counts them: of an evaluation (the
+    """Return the trajectory at an index, as `fieldcraft show` lists them: of an evaluation (the
     last one by default), or of the rollouts that a stage of reinforcement learning has kept.
 
     Raises UserError where there is none.
@@ -93,9 +93,9 @@ def select_trajectory(
         trajectories = folder.evaluation(name).iterate()
     last = -1
     for last, trajectory in enumerate(trajectories):
-        if last == number:
-            return SelectedTrajectory(folder, name, number, from_training, trajectory)
-    raise UserError(f"there is no trajectory {number}: give --trajectory one of 0 to {last}.")
+        if last == index:
+            return SelectedTrajectory(folder, name, index, from_training, trajectory)
+    raise UserError(f"there is no trajectory {index}: give --index one of 0 to {last}.")
 
 
 async def open_sampler(

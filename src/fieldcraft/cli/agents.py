@@ -15,8 +15,10 @@ from fieldcraft.cli.app import (
     DialectOption,
     IndexOption,
     LimitOption,
+    MaxLeftOutOption,
     OutOption,
     SearchUrlOption,
+    SeedOption,
     announce_imports,
     app,
     require_empty_folder,
@@ -47,7 +49,7 @@ MAX_SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --t
 
 @app.command()
 def ask(
-    question: str,
+    question: Annotated[str, typer.Argument(help="Question, in quotation marks.")],
     model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     index: IndexOption = None,
     search_url: SearchUrlOption = None,
@@ -58,10 +60,10 @@ def ask(
     top_p: TopPOption = None,
     min_p: MinPOption = None,
     sampling: SamplingOption = None,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    seed: SeedOption = 0,
     allow: AllowOption = None,
 ) -> None:
-    """Ask one agent a question and print how it thinks, acts and answers; greedy by default."""
+    """Ask an agent a question and print its thoughts, calls and answer; greedy by default."""
     if not question.strip():
         raise UserError("the question is empty: write one, in quotation marks.")
     require_valid_agents([model], dialect, index, search_url)
@@ -74,8 +76,12 @@ def ask(
     print_trajectory(trajectory, CleanConsole())
 
 
-PushOption = Annotated[str | None, typer.Option(help="Also send it to the hub, as org/name.")]
-PrivateOption = Annotated[bool, typer.Option("--private", help="A new model there is private.")]
+PushOption = Annotated[
+    str | None, typer.Option(help="Also upload the folder to the hub, as org/name.")
+]
+PrivateOption = Annotated[
+    bool, typer.Option("--private", help="Make a new model on the hub private.")
+]
 
 
 @app.command()
@@ -84,7 +90,7 @@ def export(
         Path, typer.Argument(help="A run, a stage, a checkpoint or a name on the hub.")
     ],
     out: OutOption,
-    dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
+    dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = "bfloat16",
     push: PushOption = None,
     private: PrivateOption = False,
     allow: AllowOption = None,
@@ -108,10 +114,7 @@ ModelsOption = Annotated[
     list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
 ]
 TasksOption = Annotated[
-    Path | None, typer.Option(help="A file of questions, as your-data.md has them.")
-]
-MaxLeftOutOption = Annotated[
-    float, typer.Option(min=0, max=1, help="The share of questions that may be unreadable.")
+    Path | None, typer.Option(help="File of questions, in a format of docs/your-data.md.")
 ]
 ToolsOption = Annotated[
     list[str] | None,
@@ -122,14 +125,14 @@ ToolsOption = Annotated[
 SimulatorOption = Annotated[
     bool,
     typer.Option(
-        "--simulator", help="Instead measure how faithfully each agent simulates its search."
+        "--simulator", help="Measure how faithfully each agent simulates its search instead."
     ),
 ]
 SamplesOption = Annotated[
     int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
 ]
 EvalOutOption = Annotated[
-    Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
+    Path | None, typer.Option(help="Folder for eval.json and the judge's replies.")
 ]
 
 
@@ -144,9 +147,11 @@ def evaluate(
     device: DeviceOption = "auto",
     limit: LimitOption = None,
     simulator: SimulatorOption = False,
-    judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
-    judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
+    judge_url: Annotated[
+        str | None, typer.Option(help="Also grade with a model at this URL.")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Name of the judge's model.")] = None,
+    judge_votes: Annotated[int, typer.Option(min=1, help="Number of votes on each answer.")] = 3,
     samples: SamplesOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -157,9 +162,10 @@ def evaluate(
     out: EvalOutOption = None,
     allow: AllowOption = None,
 ) -> None:
-    """Grade agents on a file of questions and compare each with the first; or, with --simulator,
-    the search results that they write themselves, sampled as in training and by default for
-    questions of their training."""
+    """Grade agents on a file of questions and compare each with the first.
+
+    With --simulator, grade the search results that they write themselves, sampled as in training,
+    by default for training questions."""
     settings = JudgeConfig(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from fieldcraft.cli.renamed_options import describe_renamed_option
 from fieldcraft.recipes.consent import allow_permissions
 from fieldcraft.recipes.permissions import PERMISSIONS
 from fieldcraft.records.files import require_writable
@@ -19,11 +20,13 @@ from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
 INTERRUPTED_STATUS = 130  # the status after Ctrl-C
+# The class of mistakes in arguments, of which typer publishes only this subclass.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandGroup(TyperGroup):
-    """All commands. Ctrl-C ends each in a sentence; that nobody reads what it prints, such as its
-    help, is no mistake."""
+    """All commands. Ctrl-C and the old name of an option end each in a sentence; that nobody reads
+    what it prints, such as its help, is no mistake."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         with _handle_exit():
@@ -41,10 +44,23 @@ def _handle_exit() -> Iterator[None]:
     except KeyboardInterrupt:
         print_line("fieldcraft: stopped.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED_STATUS) from None
+    except _UsageError as error:
+        if sentence := _describe_renamed_option(error):
+            raise UserError(sentence) from error
+        raise
     except SystemExit as end:  # rich's, of a page of help
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         raise typer.Exit from None
+
+
+def _describe_renamed_option(error: Any) -> str | None:
+    """Return the sentence for an unknown option that is the old name of another one."""
+    option = getattr(error, "option_name", None)
+    if option is None or error.ctx is None:
+        return None
+    _, _, command = error.ctx.command_path.partition(" ")
+    return describe_renamed_option(command, option)
 
 
 app = typer.Typer(
@@ -55,30 +71,43 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
+serve_app = typer.Typer(help="Serve agents, tools and indexes over HTTP.", no_args_is_help=True)
 app.add_typer(serve_app, name="serve")
 
-RecipeArgument = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
+RecipeArgument = Annotated[
+    str, typer.Argument(help="Name of a built-in recipe, or path of a YAML file.")
+]
 OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings to change, as in seed=7 or stages.rl2.steps=3."
+        metavar="[KEY=VALUE]...", help="Keys to change, for example seed=7 stages.rl2.steps=3."
     ),
 ]
 AgentOverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Keys of its recipe to change, as in engine=local."
+        metavar="[KEY=VALUE]...", help="Keys of its recipe to change, for example engine=local."
     ),
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="The folder to write.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder to write.")]
 IndexOption = Annotated[
     Path | None, typer.Option(help="Search this index instead of the run's own.")
 ]
-SearchUrlOption = Annotated[str | None, typer.Option(help="Search with this server instead.")]
-DialectOption = Annotated[str | None, typer.Option(help="The dialect of a bare checkpoint.")]
-DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the model runs.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="At most this many of them.")]
+SearchUrlOption = Annotated[str | None, typer.Option(help="Search through this server.")]
+DialectOption = Annotated[str | None, typer.Option(help="Dialect of a bare checkpoint.")]
+DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of the model.")]
+LimitOption = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of questions or trajectories.")
+]
+HostOption = Annotated[str, typer.Option(help="Address to listen on.")]
+PortOption = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the samples.")]
+StageOption = Annotated[
+    str | None, typer.Option(help="Stage of the trajectories. Default: the last evaluated one.")
+]
+MaxLeftOutOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Maximum share of unreadable records.")
+]
 
 
 def _allow_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
@@ -91,7 +120,8 @@ AllowOption = Annotated[
     list[str] | None,
     typer.Option(
         callback=_allow_names,
-        help=f"What a folder of others may do, remembered for it: {', '.join(PERMISSIONS)}.",
+        help="Grant this permission to a third-party folder and remember it:"
+        f" {', '.join(PERMISSIONS)}.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""The command branch: what a step of a trajectory, or another text there, was worth."""
+"""The command branch: the value of a step of a trajectory, or of another text there."""
 
 from __future__ import annotations
 
@@ -8,51 +8,63 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import AllowOption, DeviceOption, announce_imports, app
+from fieldcraft.cli.app import (
+    AllowOption,
+    DeviceOption,
+    SeedOption,
+    StageOption,
+    announce_imports,
+    app,
+)
 from fieldcraft.runs.event_loop import run_async
 from fieldcraft.terminal.console import CleanConsole, print_line
 from fieldcraft.terminal.progress import TerminalReporter
 from fieldcraft.types import UserError
 
 EditKind = Literal["observation", "thought"]
-TrajectoryOption = Annotated[int, typer.Option(min=0, help="Its number, as in 'fieldcraft show'.")]
+TrajectoryIndexOption = Annotated[
+    int, typer.Option(min=0, help="Index of the trajectory, as in 'fieldcraft show'.")
+]
 StepOption = Annotated[
-    int | None, typer.Option(min=0, help="From here; 0 is the question. By default every step.")
+    int | None,
+    typer.Option(min=0, help="Step to continue; 0 is the question. Default: every step."),
 ]
 ObservationOption = Annotated[
     str | None, typer.Option(help="Replacement for the observation recorded at this step.")
 ]
-ThoughtOption = Annotated[str | None, typer.Option(help="Text with which the model's step starts.")]
-TrainingOption = Annotated[
-    bool, typer.Option("--training", help="Branch from a recorded training rollout.")
+ThoughtOption = Annotated[str | None, typer.Option(help="Text at the start of the model's step.")]
+FromTrainingOption = Annotated[
+    bool, typer.Option("--from-training", help="Branch from a recorded training rollout.")
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option(help="Another model of the run, as in RUN/STAGE.")
+    Path | None,
+    typer.Option(help="Another model of the run to sample from, for example RUN/STAGE."),
 ]
 SamplesOutOption = Annotated[
-    Path | None, typer.Option(help="Where samples are kept; RUN/branches/... by default.")
+    Path | None, typer.Option(help="Folder of the samples. Default: RUN/branches/...")
 ]
 
 
 @app.command()
 def branch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    trajectory: TrajectoryOption,
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    index: TrajectoryIndexOption,
     step: StepOption = None,
     observation: ObservationOption = None,
     thought: ThoughtOption = None,
-    stage: Annotated[str | None, typer.Option(help="By default the last one evaluated.")] = None,
-    training: TrainingOption = False,
+    stage: StageOption = None,
+    from_training: FromTrainingOption = False,
     model: ModelOption = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples from each state.")] = 32,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
-    seed: int = 0,
+    seed: SeedOption = 0,
     device: DeviceOption = "auto",
     out: SamplesOutOption = None,
     allow: AllowOption = None,
 ) -> None:
-    """Sample how a trajectory continues from a step, as it was and with another text there; without
-    --step, from every step: the value of each."""
+    """Sample continuations of a trajectory from a step, as recorded or with another text there.
+
+    Without --step, estimate the value of every step."""
     edits = _collect_edits(observation, thought)
     if len(edits) > 1:
         raise UserError("one edit at a time: give --observation or --thought.")
@@ -66,7 +78,7 @@ def branch(
         from fieldcraft.branching.selection import open_sampler, select_trajectory
         from fieldcraft.branching.tables import make_branch_table
 
-    selected = select_trajectory(run, stage, trajectory, training)
+    selected = select_trajectory(run, stage, index, from_training)
     agent = selected.make_agent(model).with_options(None, None, None, device)
     folder = out or selected.get_default_folder(model)
     console = CleanConsole()
@@ -110,7 +122,7 @@ async def _show_values(sampler: Any, selected: Any, folder: Path, console: Conso
     console.print(make_values_table(values, labels))
     print_line(
         write_values(
-            folder, values, labels, selected.trajectory, f"{selected.name} {selected.number}"
+            folder, values, labels, selected.trajectory, f"{selected.name} {selected.index}"
         )
     )
     differences: list[str] = values.replay_mismatches

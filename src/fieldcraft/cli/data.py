@@ -18,9 +18,12 @@ from fieldcraft.cli.app import (
     AllowOption,
     DeviceOption,
     DialectOption,
+    HostOption,
     IndexOption,
+    MaxLeftOutOption,
     OutOption,
     OverridesArgument,
+    PortOption,
     RecipeArgument,
     SearchUrlOption,
     announce_imports,
@@ -49,31 +52,33 @@ from fieldcraft.types import UserError
 
 @app.command()
 def world(
-    name: Annotated[str, typer.Argument(help="A world's name, or module:Name of your own.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to write.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of a world, or module:Name of your own.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write.")] = None,
     overrides: OverridesArgument = None,
-    recipe: Annotated[
+    settings_from: Annotated[
         str, typer.Option(help="Take the world settings of this recipe, if it has this world.")
     ] = "autocoa-mini",
-    model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
+    with_model: Annotated[
+        bool, typer.Option("--with-model", help="Also write a random tiny model.")
+    ] = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve the world as a website with a search page.")
     ] = False,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
     allow: AllowOption = None,
 ) -> None:
-    """Write a synthetic world as files: what is searched, and questions to train and to test on.
+    """Write a synthetic world as files: passages to search, training and test questions.
 
-    With --serve it is a web site instead.
+    With --serve, serve it as a website instead.
     """
     if (out is None) != serve:
         raise UserError("give either --out FOLDER or --serve.")
-    settings = load_world_recipe(name, recipe, overrides or [])
+    settings = load_world_recipe(name, settings_from, overrides or [])
     if out is None:
         _serve_world(settings, host, port)
     else:
-        _write_world(settings, out, model)
+        _write_world(settings, out, with_model)
 
 
 def _serve_world(recipe: Recipe, host: str, port: int) -> None:
@@ -84,17 +89,17 @@ def _serve_world(recipe: Recipe, host: str, port: int) -> None:
     serve_site(make_world(recipe.world.name, recipe.world.settings, recipe.seed), host, port)
 
 
-def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
+def _write_world(recipe: Recipe, out: Path, with_model: bool) -> None:
     from fieldcraft.runs.inputs import make_data_source
 
     require_empty_folder(out)
     inputs = make_data_source(recipe)
-    if model:
+    if with_model:
         with announce_imports():
             from fieldcraft.runs.first_model import write_first_model
     with atomic_folder(out) as draft:
         inputs.write_files(draft)
-        if model:
+        if with_model:
             write_first_model(inputs, draft / "model")
     for line in (*inputs.warnings(), *inputs.corpus_warnings(), *sorted(out.iterdir())):
         print_line(line)
@@ -104,14 +109,18 @@ def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
 def synthesise(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
-    out: Annotated[Path | None, typer.Option(help="By default runs/RECIPE-questions.")] = None,
-    depth: Annotated[int, typer.Option(min=0, help="Questions with one more hop.")] = 100,
-    width: Annotated[int, typer.Option(min=0, help="Questions joined from several.")] = 100,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write. Default: runs/RECIPE-questions.")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Number of questions with one more hop.")] = 100,
+    width: Annotated[
+        int, typer.Option(min=0, help="Number of questions joined from several.")
+    ] = 100,
     allow: AllowOption = None,
 ) -> None:
     """Make harder questions from those of a recipe, by its world or by its teacher's model."""
     settings = load_recipe(recipe, overrides or [])
-    folder = out or Path("runs", f"{settings.recipe}-questions")
+    folder = out or Path("runs", f"{settings.name}-questions")
     require_same_recipe(folder, settings)
     require_writable(folder)
     with announce_imports():
@@ -129,17 +138,16 @@ def convert(
     to: Annotated[
         str,
         typer.Option(
-            help="openai, trl, trl-prompt, sharegpt, afm, autocoa, steps, questions or verl."
+            help="Format to write: openai, trl, trl-prompt, sharegpt, afm, autocoa, steps,"
+            " questions or verl."
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="What to write: .jsonl, .json, .parquet, or a folder.")
+        Path, typer.Option("--out", help="File (.jsonl, .json, .parquet) or folder to write.")
     ],
-    max_left_out: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of records that may be unreadable.")
-    ] = 0.1,
+    max_left_out: MaxLeftOutOption = 0.1,
 ) -> None:
-    """Write demonstrations or questions of any format in another one."""
+    """Convert demonstrations or questions to another format."""
     from fieldcraft.data.formats import convert as formats
 
     if not out.suffix:
@@ -153,21 +161,23 @@ def convert(
 
 @app.command("index")
 def index_corpus(
-    corpus: Annotated[Path, typer.Argument(help="Passages, or a HotpotQA or MuSiQue file.")],
+    corpus: Annotated[Path, typer.Argument(help="File of passages, of HotpotQA or of MuSiQue.")],
     out: OutOption,
     encoder: Annotated[
-        str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
+        str | None,
+        typer.Option(help="Search by vectors of this model, a folder or a name on the hub."),
     ] = None,
     ranking: Annotated[
         Literal["bm25", "dense", "hybrid"] | None,
-        typer.Option(help="By default hybrid with an encoder, bm25 without."),
+        typer.Option(help="Ranking. Default: hybrid with an encoder, bm25 without."),
     ] = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="A graph, for millions of vectors.")
+    hnsw: Annotated[
+        bool,
+        typer.Option(
+            "--hnsw", help="Build an HNSW graph of the vectors, for millions of passages."
+        ),
     ] = False,
-    max_left_out: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of records that may be unreadable.")
-    ] = 0.1,
+    max_left_out: MaxLeftOutOption = 0.1,
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.corpora import CorpusFile
@@ -180,17 +190,15 @@ def index_corpus(
         for line in source.warnings():
             print_line(line)
         passages = source.ensure_passages(Path(draft, "corpus.jsonl"))
-        index = build_index(
-            passages, out, ranking=ranking, encoder=encoder, approximate=approximate
-        )
+        index = build_index(passages, out, ranking=ranking, encoder=encoder, approximate=hnsw)
     print_line(f"{out}: {len(index)} passages")
 
 
 @serve_app.command("search")
 def serve_index(
-    index: Annotated[Path, typer.Option(help="A folder that 'fieldcraft index' wrote.")],
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    index: Annotated[Path, typer.Option(help="Folder written by 'fieldcraft index'.")],
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
     allow: AllowOption = None,
 ) -> None:
     """Serve a search index with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
@@ -206,49 +214,56 @@ def serve_index(
 
 @serve_app.command("sandbox")
 def serve_code_sandbox(
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    concurrent: Annotated[
-        int | None, typer.Option(min=1, help="Programs at once; four for each core by default.")
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of running programs. Default: four per core."),
     ] = None,
-    queue: Annotated[int, typer.Option(min=0, help="Programs that may wait for a place.")] = 512,
-    waive: Annotated[
-        list[str] | None, typer.Option(help="Do without this layer of isolation; repeat.")
+    queue: Annotated[int, typer.Option(min=0, help="Maximum number of waiting programs.")] = 512,
+    allow_missing_layer: Annotated[
+        list[str] | None, typer.Option(help="Run without this layer of isolation; repeatable.")
     ] = None,
     memory_mb: Annotated[
-        int, typer.Option(min=1, help="The most that a process of a program may get.")
+        int, typer.Option(min=1, help="Maximum memory of a process of a program.")
     ] = 512,
 ) -> None:
     """Serve a sandbox with the interface of SandboxFusion, Python only: POST /run_code."""
     from fieldcraft.tools.python.server import serve_sandbox
 
-    serve_sandbox(host, port, concurrent, queue, waive or [], memory_mb)
+    serve_sandbox(host, port, concurrency, queue, allow_missing_layer or [], memory_mb)
 
 
 @serve_app.command("agent")
 def serve_trained_agent(
     model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     overrides: AgentOverridesArgument = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
     name: Annotated[
-        str | None, typer.Option(help="What clients call it; the folder's name by default.")
+        str | None, typer.Option(help="Name for clients. Default: the name of the folder.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests answered at once.")] = 64,
-    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a place.")] = 256,
-    seconds: Annotated[
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Maximum number of running requests.")
+    ] = 64,
+    queue: Annotated[int, typer.Option(min=0, help="Maximum number of waiting requests.")] = 256,
+    timeout: Annotated[
         float, typer.Option(min=0.1, help="Time limit of a request in seconds, including its wait.")
     ] = 300,
-    grace: Annotated[
+    shutdown_grace: Annotated[
         float,
-        typer.Option(min=0, help="Seconds that active requests may take after a shutdown signal."),
+        typer.Option(
+            min=0, help="Time limit of running requests in seconds after a shutdown signal."
+        ),
     ] = 30,
     token_env: Annotated[
-        str | None, typer.Option(help="The environment variable with the token clients must send.")
+        str | None, typer.Option(help="Environment variable with the token for clients.")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A file with that token.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Keep every request, and feedback, in this folder.")
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token for clients.")
+    ] = None,
+    log_folder: Annotated[
+        Path | None, typer.Option(help="Store requests and feedback in this folder.")
     ] = None,
     index: IndexOption = None,
     search_url: SearchUrlOption = None,
@@ -279,13 +294,18 @@ def serve_trained_agent(
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     agent = agent.with_overrides(overrides or ())
     limits = ServiceLimits(
-        concurrency=concurrency, queue=queue, timeout_seconds=seconds, shutdown_grace_seconds=grace
+        concurrency=concurrency,
+        queue=queue,
+        timeout_seconds=timeout,
+        shutdown_grace_seconds=shutdown_grace,
     )
     address = ListenAddress(host=host, port=port, token=token)
     reporter = TerminalReporter(CleanConsole())
     keys = make_sampling_config(**collect_sampling_keys(temperature, top_k, top_p, min_p, sampling))
     decoding = resolve_decoding(keys, agent.model, reporter)
-    serve_agent(agent, name or model.resolve().name, address, limits, decoding, record, reporter)
+    serve_agent(
+        agent, name or model.resolve().name, address, limits, decoding, log_folder, reporter
+    )
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:
@@ -310,7 +330,7 @@ def bench(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a script in bench/, for example engine.")],
 ) -> None:
-    """Run a comparison of bench/, with its own options behind its name; from a checkout only."""
+    """Run a script of bench/, with its own options after its name; from a checkout only."""
     folder = Path(__file__).parents[3] / "bench"
     scripts = {script.stem: script for script in sorted(folder.glob("[!_]*.py"))}
     if not scripts:

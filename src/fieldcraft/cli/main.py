@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.cli import agents, branching, data, plan, runs, show, view
+from fieldcraft.cli import agents, branching, data, plan, runs, show, studio
 from fieldcraft.cli.app import (
     app,
 )
@@ -29,7 +29,7 @@ from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
 RERAISE_DELAY_SECONDS = 0.05  # seconds, in which the callback that was interrupted has returned
-COMMAND_MODULES = (runs, plan, agents, show, view, branching, data)  # each registers its commands
+COMMAND_MODULES = (runs, plan, agents, show, studio, branching, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The command plan: what a recipe takes on so many devices, before anything starts."""
+"""The command plan: memory and time of a recipe on given devices, before a run starts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 def plan(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
-    gpus: Annotated[int, typer.Option(help="How many devices there are.")] = 1,
+    gpus: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     gpu: Annotated[
-        str, typer.Option(help="Their name, as in h100; cpu is a core of this machine.")
+        str,
+        typer.Option(help="Name of the devices, for example h100; cpu is a core of this machine."),
     ] = "h100",
-    tokens: Annotated[
+    mean_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Mean tokens of a rollout; default: half of budget.total_tokens."),
+        typer.Option(
+            min=1, help="Mean tokens of a rollout; default: half of budget.max_context_tokens."
+        ),
     ] = None,
-    written: Annotated[
+    completion_share: Annotated[
         float,
         typer.Option(min=0, max=1, help="Share of a rollout's tokens that the policy generates."),
     ] = 0.5,
@@ -38,7 +41,7 @@ def plan(
     ] = 0.0,
     allow: AllowOption = None,
 ) -> None:
-    """Show which process goes where, the memory of each and the time of a run, before it starts."""
+    """Show the device and the memory of each process, and the time of a run, before it starts."""
     settings = load_recipe(recipe, overrides or [])
     require_work(settings)
     if gpu != CPU_NAME:
@@ -49,10 +52,11 @@ def plan(
         from fieldcraft.scaling.times import SPEEDUP_ADVICE, TypicalText
     sizes = load_model_sizes(settings)
     device = measure_cpu() if gpu == CPU_NAME else find_device(gpu)
-    typical_text = TypicalText(tokens or settings.budget.total_tokens / 2, written, tool_seconds)
+    tokens = mean_tokens or settings.budget.max_context_tokens / 2
+    typical_text = TypicalText(tokens, completion_share, tool_seconds)
     found = make_plan(sizes, device, gpus, typical_text)
     print_line(
-        f"{settings.recipe}: {sizes.parameters:,} parameters on {gpus} {_describe_device(device)}"
+        f"{settings.name}: {sizes.parameters:,} parameters on {gpus} {_describe_device(device)}"
     )
     if found.is_auto_split:
         print_line(
@@ -64,7 +68,7 @@ def plan(
     times = _build_times_table(
         found,
         f"Seconds of a step, of texts with {typical_text.tokens:g} tokens in the mean"
-        f" ({written:.0%} of a rollout written by the policy).",
+        f" ({completion_share:.0%} of a rollout written by the policy).",
     )
     CleanConsole().print(_build_memory_table(found, device), times)
     rest = (
@@ -87,8 +91,8 @@ def _format_cluster_keys(found: ClusterPlan, recipe: Recipe) -> str:
     keys = [f"cluster.trainers={cluster.trainers}", f"cluster.engines={cluster.engines}"]
     keys += ["cluster.colocate=true"] if cluster.colocate else []
     for name, stage in recipe.stages.items():
-        if cluster.trainers and stage.optim.moments != "float32":
-            keys.append(f"stages.{name}.optim.moments=float32")
+        if cluster.trainers and stage.optim.optimizer_state != "float32":
+            keys.append(f"stages.{name}.optim.optimizer_state=float32")
     return " ".join(keys)
 
 

@@ -44,11 +44,11 @@ def run(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder, by default runs/RECIPE[-seedN].")
+        Path | None, typer.Option(help="Folder of the run. Default: runs/RECIPE[-seedN].")
     ] = None,
     allow: AllowOption = None,
 ) -> None:
-    """Run every stage of a recipe; what is done already is skipped."""
+    """Run every stage of a recipe; finished stages are skipped."""
     folder = out or get_default_run_folder(recipe, overrides or [])
     settings = _load_recipe(recipe, overrides or [], folder)
     require_same_recipe(folder, settings)
@@ -207,7 +207,7 @@ def check(
     ] = 0,
     allow: AllowOption = None,
 ) -> None:
-    """Check what would go wrong with a recipe, before it costs anything."""
+    """Check a recipe for errors before it runs."""
     settings = _load_recipe(recipe, overrides or [])
     console = CleanConsole()
     with announce_imports():
@@ -236,7 +236,7 @@ def check(
 
 @app.command()
 def recipes() -> None:
-    """List the recipes that come with fieldcraft."""
+    """List the built-in recipes."""
     table = Table.grid(padding=(0, 2))
     for name in list_builtin_recipes():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_text("utf-8")

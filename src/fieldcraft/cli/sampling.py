@@ -10,18 +10,19 @@ TemperatureOption = Annotated[
     float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")
 ]
 TopKOption = Annotated[
-    int | None, typer.Option(min=0, help="Sample from so many of the likeliest tokens; 0: all.")
+    int | None, typer.Option(min=0, help="Number of likeliest tokens to sample from; 0 is all.")
 ]
 TopPOption = Annotated[
     float | None,
-    typer.Option(help="Sample from the likeliest tokens that have this probability together."),
+    typer.Option(help="Total probability of the likeliest tokens to sample from."),
 ]
 MinPOption = Annotated[
-    float | None, typer.Option(help="Leave out tokens below this share of the likeliest one.")
+    float | None,
+    typer.Option(help="Minimum probability of a token, relative to the likeliest one."),
 ]
 SamplingOption = Annotated[
     Literal["recipe", "model"] | None,
-    typer.Option(help="model: as the model's folder recommends where no option says otherwise."),
+    typer.Option(help="Source of the sampling settings that no option gives."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The commands show and compare: what a run did, and several runs side by side."""
+"""The commands show and compare: trajectories of a run, and a comparison of several runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import AllowOption, LimitOption, announce_imports, app
+from fieldcraft.cli.app import AllowOption, LimitOption, StageOption, announce_imports, app
 from fieldcraft.data.steps_io import make_untokenised_trajectory, read_demonstrations
 from fieldcraft.evals.tables import build_detail_tables, build_pairwise_table, build_results_table
 from fieldcraft.records.files import require_writable
@@ -25,8 +25,8 @@ from fieldcraft.terminal.trajectory_text import (
 )
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
-# By number: the position in the file of its evaluation, whatever else a list leaves out.
-NumberedTrajectories = Mapping[int, Trajectory]
+# By index: the position in the file of the evaluation, whatever else a list leaves out.
+IndexedTrajectories = Mapping[int, Trajectory]
 
 
 @dataclass(frozen=True)
@@ -53,33 +53,36 @@ class TrajectoryFilter:
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of trajectories.")],
-    stage: Annotated[str | None, typer.Option(help="By default the last one evaluated.")] = None,
-    right: Annotated[
-        bool | None, typer.Option("--right/--wrong", help="Only right or only wrong answers.")
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or file of trajectories.")],
+    stage: StageOption = None,
+    correct: Annotated[
+        bool | None,
+        typer.Option("--correct/--incorrect", help="Only correct or only incorrect answers."),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Only questions of this split.")] = None,
     status: Annotated[
         Status | None, typer.Option(help="Only trajectories with this status.")
     ] = None,
-    calls: Annotated[int | None, typer.Option(min=0, help="Only with so many calls.")] = None,
+    calls: Annotated[
+        int | None, typer.Option(min=0, help="Only trajectories with this number of calls.")
+    ] = None,
     known: Annotated[
         bool | None,
-        typer.Option("--known/--unknown", help="Only questions that the model knows, or does not."),
+        typer.Option("--known/--unknown", help="Only known or only unknown questions."),
     ] = None,
     limit: LimitOption = None,
-    number: Annotated[
-        int | None, typer.Option(min=0, help="Show the trajectory with this number in full.")
+    index: Annotated[
+        int | None, typer.Option(min=0, help="Show the trajectory at this index in full.")
     ] = None,
     mask: Annotated[
-        bool, typer.Option("--mask", help="Its tokens, and which of them the stage trains.")
+        bool, typer.Option("--mask", help="Show the tokens, and mark those that the stage trains.")
     ] = False,
-    html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Print the path of the report.")] = False,
     allow: AllowOption = None,
 ) -> None:
     """Show trajectories of a run's evaluations: a list, or one in full."""
     if run.is_file():
-        _show_file(run, TrajectoryFilter(right, split, status, calls, known), limit, number)
+        _show_file(run, TrajectoryFilter(correct, split, status, calls, known), limit, index)
         return
     folder = find_run(run)
     if html:
@@ -88,7 +91,7 @@ def show(
         print_line(folder.report_html)
         return
     console = CleanConsole()
-    trajectory_filter = TrajectoryFilter(right, split, status, calls, known)
+    trajectory_filter = TrajectoryFilter(correct, split, status, calls, known)
     name = ""
     iterate_all: Callable[[], Iterable[tuple[int, Trajectory]]]
     if folder.recipe.collect is not None:
@@ -96,8 +99,8 @@ def show(
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
         accepted, rejected = _read_attempts(folder)
         selected: Mapping[int, Trajectory] = {**accepted, **rejected}
-        if number is None:  # a list is of one kind; why an attempt was rejected is in its record
-            selected = rejected if right is False else accepted
+        if index is None:  # a list is of one kind; why an attempt was rejected is in its record
+            selected = rejected if correct is False else accepted
         iterate_all = selected.items
         trajectory_filter = replace(trajectory_filter, correct=None)
     else:
@@ -107,19 +110,17 @@ def show(
         def iterate_all() -> Iterable[tuple[int, Trajectory]]:
             return enumerate(evaluation.iterate())
 
-    found = (
-        (index, trajectory) for index, trajectory in iterate_all() if trajectory_filter(trajectory)
-    )
-    if number is None and not mask:
+    found = ((i, trajectory) for i, trajectory in iterate_all() if trajectory_filter(trajectory))
+    if index is None and not mask:
         listed = dict(islice(found, limit))
         if not listed:
             _require_split(split, iterate_all())
         print_trajectory_list(listed, console)
         return
-    chosen = _find_by_number(number, found)
+    chosen = _find_by_index(index, found)
     if chosen is None:
         _require_split(split, iterate_all())
-        raise _missing_trajectory_error(number, dict(iterate_all()), trajectory_filter)
+        raise _missing_trajectory_error(index, dict(iterate_all()), trajectory_filter)
     if mask:
         _print_mask(folder, name, chosen, console)
     else:
@@ -127,32 +128,27 @@ def show(
 
 
 def _show_file(
-    path: Path, trajectory_filter: TrajectoryFilter, limit: int | None, number: int | None
+    path: Path, trajectory_filter: TrajectoryFilter, limit: int | None, index: int | None
 ) -> None:
     """Show trajectories that are in no evaluation, such as those of a branch."""
     console = CleanConsole()
-    numbered = dict(enumerate(read_trajectories(path)))
-    listed = {
-        index: trajectory for index, trajectory in numbered.items() if trajectory_filter(trajectory)
-    }
-    if number is None:
+    indexed = dict(enumerate(read_trajectories(path)))
+    listed = {i: trajectory for i, trajectory in indexed.items() if trajectory_filter(trajectory)}
+    if index is None:
         print_trajectory_list(dict(islice(listed.items(), limit)), console)
         return
-    if number not in listed:
-        raise _missing_trajectory_error(number, numbered, trajectory_filter)
-    print_trajectory(listed[number], console)
+    if index not in listed:
+        raise _missing_trajectory_error(index, indexed, trajectory_filter)
+    print_trajectory(listed[index], console)
 
 
 @app.command()
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Runs, or stages of them; the first is the baseline.")
-    ],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compared.html"),
+    runs: Annotated[list[Path], typer.Argument(help="Runs or stages; the first is the baseline.")],
+    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("compared.html"),
     allow: AllowOption = None,
 ) -> None:
-    """Compare runs side by side: a page with their evaluations, curves and answers to each
-    question."""
+    """Compare runs: a page with their evaluations, curves and answers to each question."""
     from fieldcraft.runs.run_comparison import compare_runs
 
     if out.is_dir():
@@ -168,32 +164,30 @@ def compare(
     print_line(out)
 
 
-def _find_by_number(
-    number: int | None, found: Iterable[tuple[int, Trajectory]]
-) -> Trajectory | None:
-    """Return the trajectory of a number, or the first one; no more is read."""
-    return next((trajectory for index, trajectory in found if number in (None, index)), None)
+def _find_by_index(index: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:
+    """Return the trajectory at an index, or the first one; no more is read."""
+    return next((trajectory for i, trajectory in found if index in (None, i)), None)
 
 
 def _missing_trajectory_error(
-    number: int | None, numbered: NumberedTrajectories, trajectory_filter: TrajectoryFilter
+    index: int | None, indexed: IndexedTrajectories, trajectory_filter: TrajectoryFilter
 ) -> UserError:
-    """Return the error for a number that has no trajectory."""
-    remaining = [index for index, trajectory in numbered.items() if trajectory_filter(trajectory)]
-    if number is None or not remaining:
+    """Return the error for an index that has no trajectory."""
+    remaining = [i for i, trajectory in indexed.items() if trajectory_filter(trajectory)]
+    if index is None or not remaining:
         return UserError("there is no such trajectory: leave out a filter.")
-    if number not in numbered:
-        last = len(numbered) - 1
-        return UserError(f"there is no trajectory {number}: give --number one of 0 to {last}.")
+    if index not in indexed:
+        last = len(indexed) - 1
+        return UserError(f"there is no trajectory {index}: give --index one of 0 to {last}.")
     return UserError(
-        f"trajectory {number} is not among those that the filters leave: leave them out, or"
-        f" give --number another one, such as {remaining[0]}."
+        f"trajectory {index} is not among those that the filters leave: leave them out, or"
+        f" give --index another one, such as {remaining[0]}."
     )
 
 
-def _require_split(split: str | None, numbered: Iterable[tuple[int, Trajectory]]) -> None:
+def _require_split(split: str | None, indexed: Iterable[tuple[int, Trajectory]]) -> None:
     """Raise UserError for a split that no question is of."""
-    splits = {str(t.task.meta["split"]) for _, t in numbered if "split" in t.task.meta}
+    splits = {str(t.task.meta["split"]) for _, t in indexed if "split" in t.task.meta}
     if split is not None and split not in splits:
         advice = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
         raise UserError(f"no question is of the split '{split}': {advice}.")
@@ -209,8 +203,8 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
     print_mask(trajectory, tokenizer, {Author(author) for author in trained}, console)
 
 
-def _read_attempts(run: RunFolder) -> tuple[NumberedTrajectories, NumberedTrajectories]:
-    """Return the demonstrations that were kept, and rejected attempts, numbered one after the
+def _read_attempts(run: RunFolder) -> tuple[IndexedTrajectories, IndexedTrajectories]:
+    """Return the demonstrations that were kept, and rejected attempts, indexed one after the
     other."""
     files = [run.collect_folder / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
     if not all(file.exists() for file in files):

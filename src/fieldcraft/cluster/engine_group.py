@@ -37,7 +37,7 @@ class EngineGroup:
     ) -> None:
         self.version = 0
         self.last_update_metrics: dict[str, float] = {}  # what the last publish has cost
-        self.engines_lost = 0  # engines that have died so far
+        self.engine_restarts = 0  # crashes so far; each restarts an engine until it is given up
         self._clients = clients
         self._take_snapshot = take_snapshot
         self._tolerance = tolerance
@@ -109,7 +109,7 @@ class EngineGroup:
         self.last_update_metrics = {
             "publish_seconds": clock() - start_time,
             "publish_bytes": float(snapshot.nbytes * len(self.live_engines)),
-            "engines_lost": float(self.engines_lost),
+            "engine_restarts": float(self.engine_restarts),
         }
 
     @property
@@ -240,7 +240,7 @@ class EngineGroup:
             return
         self._generations[engine] += 1
         self._consecutive_failures[engine] += 1
-        self.engines_lost += 1
+        self.engine_restarts += 1
         self._loaded_snapshots[engine] = None
         self._router.mark_lost(engine)
         outcome = (

@@ -42,7 +42,8 @@ class EnginePool:
             for placement in session.select_placements("engine")
         ]
         self._monitored_actors = [
-            MonitoredActor(actor, session.settings.silence) for actor in self.actors
+            MonitoredActor(actor, session.settings.heartbeat_timeout_seconds)
+            for actor in self.actors
         ]
         self._groups: dict[str, weakref.ref[EngineGroup]] = {}  # by the names of their models
         self._num_models = 0
@@ -53,21 +54,21 @@ class EnginePool:
         tokenizer: Tokenizer,
         *,
         source: PackedWeightSource | None = None,
-        max_rows: int,
-        max_len: Count | None = None,
-        step_tokens: Count = 8192,
+        max_num_seqs: int,
+        max_model_len: Count | None = None,
+        max_batched_tokens: Count = 8192,
         dtype: Dtype = "float32",
     ) -> EngineGroup:
         """Return all engines as a group, to sample from a model of this process, or from what
         `source` has the weights of; then `model` needs none.
 
-        Other arguments are those of a `LocalEngine`; `max_rows` is of all engines together, and
+        Other arguments are those of a `LocalEngine`; `max_num_seqs` is of all engines together, and
         `dtype` that of the model.
         """
         settings = {
-            "max_rows": ceil(max_rows / len(self.actors)),
-            "max_len": max_len,
-            "step_tokens": step_tokens,
+            "max_num_seqs": ceil(max_num_seqs / len(self.actors)),
+            "max_model_len": max_model_len,
+            "max_batched_tokens": max_batched_tokens,
         }
         torch_dtype = to_torch_dtype(dtype)
         spec = ModelSpec(

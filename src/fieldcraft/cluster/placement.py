@@ -39,11 +39,11 @@ def place_processes(cluster: ClusterConfig, nodes: Sequence[int]) -> list[Proces
     capacity = (
         [_count_taken(trainers, node) for node in range(len(nodes))] if cluster.colocate else nodes
     )
-    engines = _fill_nodes("engine", cluster.engines, cluster.engine_devices, capacity, taken)
+    engines = _fill_nodes("engine", cluster.engines, cluster.tensor_parallel, capacity, taken)
     if len(engines) < cluster.engines:
         raise UserError(
-            f"cluster.engines={cluster.engines} with engine_devices={cluster.engine_devices} do not"
-            f" fit next to the trainers: an engine needs all its devices on one node, and the"
+            f"cluster.engines={cluster.engines} with tensor_parallel={cluster.tensor_parallel} do"
+            " not fit next to the trainers: an engine needs all its devices on one node, and the"
             f" nodes have {_format_counts(nodes)}; lower one of the two keys."
         )
     return trainers + engines
@@ -67,8 +67,8 @@ def _count_taken(placements: Sequence[ProcessPlacement], node: int) -> int:
 
 def _describe_shortage(cluster: ClusterConfig, nodes: Sequence[int]) -> str:
     engines = f"{cluster.engines} engines"
-    if cluster.engine_devices > 1:
-        engines += f" of {cluster.engine_devices}"
+    if cluster.tensor_parallel > 1:
+        engines += f" of {cluster.tensor_parallel}"
     return (
         f"the recipe requires {cluster.num_devices} devices ({cluster.trainers} trainers and"
         f" {engines}), but the cluster has {sum(nodes)}: lower cluster.trainers or cluster.engines,"

@@ -62,8 +62,8 @@ def require_free_port(node: ClusterNode, port: int) -> None:
     [is_free] = _run_on_nodes([node], probe.is_port_free, node.address, port)
     if not is_free:
         raise UserError(
-            f"cluster.port={port} is in use on the node {node.address}: choose another one, or 0"
-            " for any that is free."
+            f"cluster.rendezvous_port={port} is in use on the node {node.address}: choose another"
+            " one, or 0 for any that is free."
         )
 
 

@@ -122,7 +122,7 @@ class RayTrainerGroup:
 
     def __init__(self, session: ClusterSession) -> None:
         self.world_size = session.settings.trainers
-        self.context_parallel = session.settings.context
+        self.context_parallel = session.settings.context_parallel
         self._session = session
         self._actors: list[Any] = []
 
@@ -136,7 +136,7 @@ class RayTrainerGroup:
                 )
                 for placement in placements
             ]
-        port = self._session.settings.port
+        port = self._session.settings.rendezvous_port
         address = self._get_all([self._actors[0].make_address.remote(port)])[0]
         device = "cuda:0" if self._session.device == "cuda" else "cpu"
         ranks = [
@@ -225,7 +225,7 @@ class RayTrainerGroup:
         references = [
             a.get_process_id.options(concurrency_group=HEALTH_GROUP).remote() for a in self._actors
         ]
-        seconds = self._session.settings.silence
+        seconds = self._session.settings.heartbeat_timeout_seconds
         _, unresponsive = ray.wait(references, num_returns=len(references), timeout=seconds)
         if unresponsive:
             self._kill()

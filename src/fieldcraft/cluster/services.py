@@ -137,7 +137,7 @@ class ServicePool:
 
     async def _watch(self, number: int, actor: Any) -> None:
         while True:
-            timeout_seconds = self._session.settings.silence
+            timeout_seconds = self._session.settings.heartbeat_timeout_seconds
             heartbeat_task = asyncio.create_task(kill_if_unresponsive(actor, timeout_seconds))
             try:
                 await await_result(actor.block_forever.remote())

@@ -116,7 +116,7 @@ def open_cluster(settings: ClusterConfig, device: str, folder: Path) -> Iterator
         placements = place_processes(settings, [node.num_devices for node in nodes])
         require_usable_nodes(nodes, folder)
         if settings.trainers:
-            require_free_port(nodes[placements[0].node], settings.port)
+            require_free_port(nodes[placements[0].node], settings.rendezvous_port)
         placement_group = _reserve(settings, device, nodes, placements)
         try:
             yield ClusterSession(settings, device, nodes, placements, placement_group)
@@ -131,7 +131,7 @@ def open_cluster(settings: ClusterConfig, device: str, folder: Path) -> Iterator
 def _start_ray(settings: ClusterConfig, device: str) -> None:
     ray = import_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    address = settings.ray_address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         # Without GPUs the processes of a small run share the cores.
@@ -144,7 +144,7 @@ def _start_ray(settings: ClusterConfig, device: str) -> None:
     except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
         raise UserError(
             f"no Ray cluster responds at {address} ({get_first_line(error)[:200]}): start it as"
-            " described in docs/many-gpus.md, or correct cluster.address or RAY_ADDRESS."
+            " described in docs/many-gpus.md, or correct cluster.ray_address or RAY_ADDRESS."
         ) from error
     except RuntimeError as error:
         raise UserError(

@@ -64,8 +64,8 @@ class ClusterServerPool(BroadcastServerPool):
     """The servers of a run: one for each engine of `cluster.engines`. One that dies is started
     again when the next weights are published, and until then the others have its sessions.
 
-    Those that it starts with pass through the folder `exchange`, or that of the run: all nodes see
-    both.
+    Those that it starts with pass through the folder `weight_folder`, or that of the run: all nodes
+    see both.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ClusterServerPool(BroadcastServerPool):
         settings: VllmServerSettings,
         resources: RunResources,
     ) -> None:
-        super().__init__(settings, resources, session.settings.engine_devices)
+        super().__init__(settings, resources, session.settings.tensor_parallel)
         self._python = python.absolute()
         self._exchange_folder = (exchange or resources.folder).absolute()
         placements = session.select_placements("engine")

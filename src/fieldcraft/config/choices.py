@@ -19,9 +19,9 @@ class ToolConfig(ConfigSection):
 
     name: str
     # what the model calls it: one name, or several, of which each question has one; none: its own
-    called: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     # names under which evaluations ask the leading split again, as the split `unseen`
-    unseen: tuple[str, ...] = ()
+    eval_names: tuple[str, ...] = ()
     # of a call, in any unit; of a server, of all its tools or of each by its name
     cost: Cost | dict[str, Cost] = DEFAULT_CALL_COST
 
@@ -35,7 +35,7 @@ class ToolConfig(ConfigSection):
                 return {"name": MCP_TOOL, **given}
         return given
 
-    @field_validator("called", "unseen", mode="before")
+    @field_validator("names", "eval_names", mode="before")
     @classmethod
     def _wrap_single(cls, given: Any) -> Any:
         match given:
@@ -45,7 +45,7 @@ class ToolConfig(ConfigSection):
                 return (given,)
         return given
 
-    @field_validator("called", "unseen")
+    @field_validator("names", "eval_names")
     @classmethod
     def _validate_signatures(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         for text in given:
@@ -54,13 +54,13 @@ class ToolConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _check_unseen_names(self) -> Self:
-        if both := self.trained_names & {parse_signature(text).name for text in self.unseen}:
-            raise ValueError(f"'{min(both)}' is also used in training: remove it from unseen")
+        if both := self.trained_names & {parse_signature(text).name for text in self.eval_names}:
+            raise ValueError(f"'{min(both)}' is also used in training: remove it from eval_names")
         return self
 
     @model_validator(mode="after")
     def _check_server_names(self) -> Self:
-        if self.name == MCP_TOOL and (self.called or self.unseen):
+        if self.name == MCP_TOOL and (self.names or self.eval_names):
             raise ValueError("the tools of an MCP server cannot be renamed: use prefix instead")
         return self
 
@@ -99,12 +99,12 @@ class ToolConfig(ConfigSection):
         asked."""
         if self.name == MCP_TOOL:
             return set()
-        return {parse_signature(text).name for text in self.called} or {self.name}
+        return {parse_signature(text).name for text in self.names} or {self.name}
 
     @property
     def all_names(self) -> set[str]:
         """Names by which training or an evaluation calls it."""
-        return self.trained_names | {parse_signature(text).name for text in self.unseen}
+        return self.trained_names | {parse_signature(text).name for text in self.eval_names}
 
 
 class ComponentConfig(ConfigSection):

@@ -18,15 +18,15 @@ class ClusterConfig(ConfigSection):
     """
 
     trainers: NonNegativeInt = 0  # ranks that share one model; 0: the run's own process trains
-    context: PositiveInt = 1  # ranks that share one long sequence
+    context_parallel: PositiveInt = 1  # ranks that share one long sequence
     engines: NonNegativeInt = 0  # that sample; 0: the run's own process does
-    engine_devices: PositiveInt = 1  # of each engine, on one node
+    tensor_parallel: PositiveInt = 1  # of each engine, on one node
     colocate: bool = False  # engines take turns with trainers on the same devices
     search_servers: NonNegativeInt = 0  # over the run's index
     sandbox_workers: NonNegativeInt = 0  # that run the programs of the tool python
-    address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or a Ray of this machine
-    port: Port = 0  # at which trainers meet; 0: a free one
-    silence: PositiveFloat = 300.0  # seconds; a process that does not answer for so long is ended
+    ray_address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or a Ray of this machine
+    rendezvous_port: Port = 0  # at which trainers meet; 0: a free one
+    heartbeat_timeout_seconds: PositiveFloat = 300.0  # a process that is silent for longer is ended
 
     @property
     def needs_ray(self) -> bool:
@@ -41,19 +41,19 @@ class ClusterConfig(ConfigSection):
     @property
     def num_devices(self) -> int:
         """Number of devices that the run takes."""
-        sampling = self.engines * self.engine_devices
+        sampling = self.engines * self.tensor_parallel
         return self.trainers if self.colocate else self.trainers + sampling
 
     @model_validator(mode="after")
     def _check_devices(self) -> Self:
-        if self.trainers % self.context or self.context > max(self.trainers, 1):
+        if self.trainers % self.context_parallel or self.context_parallel > max(self.trainers, 1):
             raise ValueError(
                 f"trainers={self.trainers} cannot be split into groups of"
-                f" context={self.context}: make trainers a multiple of it"
+                f" context_parallel={self.context_parallel}: make trainers a multiple of it"
             )
-        if self.colocate and not 0 < self.engines * self.engine_devices <= self.trainers:
+        if self.colocate and not 0 < self.engines * self.tensor_parallel <= self.trainers:
             raise ValueError(
                 "colocate puts engines on the devices of trainers, so it needs engines, and as many"
-                " trainers as engines x engine_devices or more"
+                " trainers as engines x tensor_parallel or more"
             )
         return self

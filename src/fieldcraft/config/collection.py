@@ -21,11 +21,11 @@ class SelectConfig(SamplingConfig):
     questions: PositiveInt = 1000  # at most, that are looked at
     filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
     # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
-    toolless: str | None = "start"
-    samples: PositiveInt = 32  # of each question, without tools
-    most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
+    closed_book_model: str | None = "start"
+    closed_book_samples: PositiveInt = 32  # of each question, without tools
+    max_closed_book_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
     solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
-    rollouts: PositiveInt = 8  # of each question, with tools
+    solver_rollouts: PositiveInt = 8  # of each question, with tools
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
 
     @model_validator(mode="after")
@@ -37,14 +37,16 @@ class SelectConfig(SamplingConfig):
     @property
     def sampled_models(self) -> set[str]:
         """Models of the run that it samples."""
-        return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
+        return {name for name in (self.closed_book_model, self.solver) if name is not None} - {
+            TEACHER
+        }
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        rules = (self.toolless, self.solver, *self.filters)
+        rules = (self.closed_book_model, self.solver, *self.filters)
         if not any(rules) and self.overlap == "keep":
             raise ValueError(
-                "it keeps every question: set toolless, solver, filters or overlap: drop"
+                "it keeps every question: set closed_book_model, solver, filters or overlap: drop"
             )
         return self
 
@@ -65,22 +67,22 @@ class CollectConfig(ConfigSection):
 
     # at most; one half is answered without tools, one with; a team answers all of them with tools
     questions: PositiveInt = 20_000
-    contrast: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
-    tries: PositiveInt = 4  # of a question, until one is right
+    pair_questions: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
+    attempts: PositiveInt = 4  # of a question, until one is right
     # how many are kept, after which the teacher is asked no more; None: all that are right
     coa: NonNegativeInt | None = None  # demonstrations with tools
     cot: NonNegativeInt | None = None  # demonstrations without
     pairs: NonNegativeInt | None = None
-    think_share: Fraction01 = (
+    max_thinking_share: Fraction01 = (
         0.25  # of the pairs, at most, choose thinking; the others choose an action
     )
-    max_failed: Fraction01 = 0.2  # of the attempts; more stop the run
+    max_failure_rate: Fraction01 = 0.2  # of the attempts; more stop the run
     filters: Filters = Field(default={})  # of the demonstrations
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        if self.pairs and not self.contrast:
-            raise ValueError("pairs are of questions that are tried both ways: set contrast")
+        if self.pairs and not self.pair_questions:
+            raise ValueError("pairs are of questions that are tried both ways: set pair_questions")
         return self
 
     @property
@@ -89,6 +91,6 @@ class CollectConfig(ConfigSection):
         if self.pairs is None:
             thinking = acting = None
         else:
-            thinking = round(self.pairs * self.think_share)
+            thinking = round(self.pairs * self.max_thinking_share)
             acting = self.pairs - thinking
         return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}

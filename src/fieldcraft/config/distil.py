@@ -20,16 +20,16 @@ class DistilTeacherConfig(ConfigSection):
 
     stage: str | None = None
     checkpoint: Path | None = None
-    shown: Literal["answer", "plan"] | None = None  # in its prompt, not in the student's
+    privileged: Literal["answer", "plan"] | None = None  # in its prompt, not in the student's
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if self.stage is not None and self.checkpoint is not None:
             raise ValueError("a teacher is a stage or a checkpoint: remove one of them")
-        if self.is_self_distillation and self.shown is None:
+        if self.is_self_distillation and self.privileged is None:
             raise ValueError(
-                "no teacher is set: set stage or checkpoint, or, for self-distillation, shown:"
-                " answer or shown: plan"
+                "no teacher is set: set stage or checkpoint, or, for self-distillation, privileged:"
+                " answer or privileged: plan"
             )
         return self
 

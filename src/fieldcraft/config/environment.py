@@ -11,7 +11,7 @@ from fieldcraft.config.names import TOOL_ENVIRONMENT
 ENVIRONMENT_REWARD = "environment"  # the reward that an environment of others gave itself
 
 # Keys that mean something else with tools.
-TOOL_ENVIRONMENT_KEYS = ("tools", "correct", "evaluation")
+TOOL_ENVIRONMENT_KEYS = ("tools", "verdict_reward", "evaluation")
 
 
 def is_external_environment(environment: Any) -> bool:
@@ -34,4 +34,4 @@ def apply_environment_defaults(data: Any) -> Any:
     evaluation = data.get("evaluation", {})
     if isinstance(evaluation, Mapping):
         evaluation = {"workflows": (), **evaluation}
-    return {"correct": ENVIRONMENT_REWARD, "tools": (), **data, "evaluation": evaluation}
+    return {"verdict_reward": ENVIRONMENT_REWARD, "tools": (), **data, "evaluation": evaluation}

@@ -194,7 +194,7 @@ def map_sources(
     if map_local_model(teacher := found.get("teacher")) is teacher:
         return found
     return _map_at(
-        _map_at(found, ("teacher",), map_local_model), ("teacher", "seats", "*"), map_local_model
+        _map_at(found, ("teacher",), map_local_model), ("teacher", "members", "*"), map_local_model
     )
 
 

@@ -11,7 +11,7 @@ def get_stage_ancestry(recipe: Recipe, name: str) -> list[str]:
     last."""
     starts, before = {}, "start"
     for stage, settings in recipe.stages.items():
-        starts[stage] = settings.start or before
+        starts[stage] = settings.start_from or before
         before = stage
     current = (
         get_first_model(recipe)
@@ -31,6 +31,6 @@ def was_trained_with_tools(recipe: Recipe, name: str) -> bool:
     """
     without_tools = list_toolless_datasets(recipe)
     data = (
-        getattr(recipe.stages[stage], "data", None) for stage in get_stage_ancestry(recipe, name)
+        getattr(recipe.stages[stage], "dataset", None) for stage in get_stage_ancestry(recipe, name)
     )
     return any(found not in without_tools for found in data)

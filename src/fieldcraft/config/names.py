@@ -48,8 +48,8 @@ class ComponentKind(StrEnum):
 
 
 LOCAL_ENGINE, VLLM_ENGINE = "local", "vllm"
-AUTO_VERDICT = "auto"  # of `correct`: each task is graded by its own grader
-VERDICT_REWARD_KEY = "correct"  # of `rewards`: the reward that the key `correct` names
+AUTO_VERDICT = "auto"  # of `verdict_reward`: each task is graded by its own grader
+VERDICT_REWARD_KEY = "correct"  # of `rewards`: the reward that the key `verdict_reward` names
 TOOL_ENVIRONMENT = "tools"  # the environment that a run has without one of others
 MCP_TOOL = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"

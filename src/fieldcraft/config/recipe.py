@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -58,7 +58,7 @@ from fieldcraft.config.stages import Contrastive, Sft, Stage
 from fieldcraft.config.teacher import TeacherConfig
 from fieldcraft.types import UserError
 
-DEFAULT_IMPORTANCE_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+DEFAULT_SAMPLER_IS_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
 
 # The settings of the stage types that are built in: those of others are found with the type.
 BUILTIN_STAGE_CONFIGS: dict[str, type[Stage]] = {
@@ -76,12 +76,14 @@ class Recipe(ConfigSection):
     the run ends with these.
     """
 
-    recipe: FolderName
+    name: FolderName
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: LoraConfig | None = None  # None: all weights are trained
     dtype: Dtype = "float32"  # in which models compute; masters of what is trained are float32
-    max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
+    max_num_seqs: PositiveInt = (
+        256  # rollouts whose keys and values are kept while they are sampled
+    )
     engine: EngineConfig = EngineConfig()
     cluster: ClusterConfig = ClusterConfig()
     model: Path | None = None
@@ -89,22 +91,22 @@ class Recipe(ConfigSection):
     corpus: Path | None = None
     demonstrations: Path | None = None
     pairs: Path | None = None
-    needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
+    required_paths: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str | None = None  # None: what the model's chat template asks for
     instruction: str | None = None
-    system: str | None = None  # a system prompt
-    template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    system_prompt: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default={})  # variables of the chat template
     # what a chat template shows that writes a date; never the clock's
     date: datetime.date = DEFAULT_DATE
     environment: EnvironmentConfig = EnvironmentConfig()
     tools: tuple[ToolConfig, ...] = (ToolConfig(name="search"),)
     world: WorldConfig | None = None
-    scratch: TinyModelConfig = TinyModelConfig()
+    tiny_model: TinyModelConfig = TinyModelConfig()
     trackers: tuple[TrackerConfig, ...] = ()  # that show the curves of the run
     search: SearchConfig = SearchConfig()
     judge: JudgeConfig = JudgeConfig()
     # the reward by which a right answer scores 1; auto: that of each task
-    correct: str = AUTO_VERDICT
+    verdict_reward: str = AUTO_VERDICT
     # demonstrations that nothing can grade are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
     # share of a file's records (questions, passages, demonstrations) that may not be understood
@@ -116,9 +118,9 @@ class Recipe(ConfigSection):
     closed_book: ClosedBookConfig | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `resolve_stage_config`
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
-    side_by_side: PositiveInt = 1  # runs of several seeds at once
+    parallel_seeds: PositiveInt = 1  # runs of several seeds at once
     # of that table: title and the stage or workflow; empty: all of them
-    rows: dict[str, str] = Field(default={})
+    table_rows: dict[str, str] = Field(default={})
     # of that table too: title and two of its rows, of which the second is held against the first
     comparisons: dict[str, tuple[str, str]] = Field(default={})
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -177,16 +179,19 @@ class Recipe(ConfigSection):
         return trackers
 
     @model_validator(mode="after")
-    def _set_importance_cap(self) -> Self:
+    def _set_sampler_is_cap(self) -> Self:
         """Weigh the mismatch of sampler and trainer, if the recipe does not say otherwise. They
         round a decoded token and a batch differently, unless they compute in float32; and an
         asynchronous sampler may be older than the trainer."""
         for name, stage in self.stages.items():
-            if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
+            if (
+                not isinstance(stage, Rl)
+                or {"sampler_is_cap", "sampler_reject"} & stage.model_fields_set
+            ):
                 continue
             if stage.asynchronous.max_staleness or self.dtype != "float32":
                 self.stages[name] = stage.model_copy(
-                    update={"importance_cap": DEFAULT_IMPORTANCE_CAP}
+                    update={"sampler_is_cap": DEFAULT_SAMPLER_IS_CAP}
                 )
         return self
 
@@ -210,14 +215,14 @@ class Recipe(ConfigSection):
     @model_validator(mode="after")
     def _check_select_sampling(self) -> Self:
         select, remote = self.select, self.teacher.url is not None
-        if select and remote and (select.toolless, select.sampling) == (TEACHER, "model"):
+        if select and remote and (select.closed_book_model, select.sampling) == (TEACHER, "model"):
             raise ValueError(
                 "select.sampling=model reads the folder of a model, and the teacher that answers"
                 " without tools is behind a url: set select.temperature and the like instead"
             )
         return self
 
-    @field_validator("correct")
+    @field_validator("verdict_reward")
     @classmethod
     def _check_verdict_reward(cls, name: str) -> str:
         if name != AUTO_VERDICT:
@@ -272,12 +277,12 @@ class Recipe(ConfigSection):
 def _require_same_summary_prompt(budget: BudgetConfig, periods: Sequence[BudgetPeriod]) -> None:
     """Raise ValueError unless all periods ask for summaries alike: a stage has one dialect, and
     that asks for them."""
-    prompt = budget.fold.request if budget.fold is not None else None
+    prompt = budget.fold.prompt if budget.fold is not None else None
     for period in periods:
         fold = period.budget.fold
-        if fold is not None and fold.request != prompt:
+        if fold is not None and fold.prompt != prompt:
             raise ValueError(
-                "a stage cannot change the summary prompt: set budget.fold.request instead"
+                "a stage cannot change the summary prompt: set budget.fold.prompt instead"
             )
 
 
@@ -286,7 +291,7 @@ def require_work(recipe: Recipe) -> None:
     anything."""
     if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
         raise UserError(
-            f"recipe '{recipe.recipe}' does nothing: give it stages, or a model to evaluate."
+            f"recipe '{recipe.name}' does nothing: give it stages, or a model to evaluate."
         )
 
 
@@ -306,6 +311,15 @@ def resolve_stage_config(name: str) -> type[Stage]:
             f"the Settings of the stage type '{name}' must be a subclass of fieldcraft.Stage."
         )
     return settings
+
+
+def list_added_keys(stage_type: str) -> Collection[str]:
+    """Return the keys that a stage type adds to those of the built-in types. Raises UserError for
+    an unknown type."""
+    settings = resolve_stage_config(stage_type)
+    bases = (base for base in settings.__mro__ if issubclass(base, Stage))
+    builtin = next(base for base in bases if base.__module__.startswith("fieldcraft."))
+    return settings.model_fields.keys() - builtin.model_fields.keys()
 
 
 def get_first_model(recipe: Recipe) -> str:
@@ -341,7 +355,7 @@ def sort_by_run_order(stages: Sequence[str], evaluated: Iterable[str]) -> list[s
 
 def get_seed_table_rows(recipe: Recipe) -> dict[str, str]:
     """Return the rows of the table over seeds: the title and the evaluation that each shows."""
-    return recipe.rows or {name: name for name in list_evaluations(recipe)}
+    return recipe.table_rows or {name: name for name in list_evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from fieldcraft.config.names import (
     resolve_path,
     suggest_name,
 )
+from fieldcraft.config.renamed_keys import RENAMED_KEYS
 from fieldcraft.config.sampling import TRUNCATION_KEYS
 from fieldcraft.config.sections import (
     BudgetConfig,
@@ -97,7 +98,7 @@ class CriticConfig(ConfigSection):
     """The value function of PPO: a scalar head on the hidden states of the policy, which it leaves
     as they are, or on those of a model of its own."""
 
-    backbone: Literal["policy", "own"] = "own"
+    backbone: Literal["policy", "separate"] = "separate"
     optim: Optim | None = None  # None: that of the stage
     clip: PositiveFloat = 0.5  # how far a value may move in a step
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -111,12 +112,12 @@ class AsyncConfig(ConfigSection):
     max_staleness: NonNegativeInt = 0
 
 
-def _validate_tokens_or_share(cache: float) -> float:
-    if cache >= 1 and cache != int(cache):
+def _validate_tokens_or_share(buffer: float) -> float:
+    if buffer >= 1 and buffer != int(buffer):
         raise ValueError(
-            f"it is a whole number of tokens, or below 1 a share of them, as in 0.2, not {cache}"
+            f"it is a whole number of tokens, or below 1 a share of them, as in 0.2, not {buffer}"
         )
-    return cache
+    return buffer
 
 
 class Rl(Stage):
@@ -140,10 +141,10 @@ class Rl(Stage):
     # of simulated observations; None: that of the policy; 0: the likeliest tokens
     simulator_temperature: NonNegativeNumber | None = None
     endpoint: EndpointConfig | None = None
-    questions: PositiveInt = 32  # of a step
+    questions_per_step: PositiveInt = 32  # of a step
     where: dict[str, bool | int | str] = Field(default={})  # metadata that its questions have
-    group: PositiveInt = 8  # rollouts of a question
-    oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
+    group_size: PositiveInt = 8  # rollouts of a question
+    oversample_factor: PositiveInt = 1  # times as many are sampled; `group_size` are trained on
     temperature: PositiveFloat = 1.0
     # what differs from the recipe's; or several, each with `until`, the steps up to which it holds
     budget: StageBudget = ()
@@ -156,48 +157,49 @@ class Rl(Stage):
     # OTC's r_phi, which r_tool multiplies: rewards and their weights; none: `correct` alone
     priced_rewards: dict[str, PositiveFloat] = Field(default={})
     otc_counts: Literal["costs", "calls"] = "costs"  # what OTC's m and n are
-    call_smoothing: PositiveFloat | None = None  # OTC's c; None: the most that m can be
+    otc_smoothing: PositiveFloat | None = None  # OTC's c; None: the most that m can be
     overlong_penalty: NonNegativeNumber = 0.0  # for the longest rollouts
-    # tokens of a chain, prompt and observations included; None: budget.total_tokens
+    # tokens of a chain, prompt and observations included; None: budget.max_context_tokens
     overlong_limit: PositiveInt | None = None
     # tokens below it, or, below 1, a share of the limit; None: a fifth
-    overlong_cache: (
+    overlong_buffer: (
         Annotated[float, Field(gt=0), AfterValidator(_validate_tokens_or_share)] | None
     ) = None
     # which rollouts are trained on
-    keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
-    max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
+    group_filter: Literal["none", "accuracy", "reward"] = "none"
+    max_sampling_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
     train_truncated: bool = True
     train_void: bool = True  # rollouts with a turn that holds neither a call nor an answer
     # what stops the run
-    max_tool_failures: Fraction01 = 0.9  # of a step's calls
-    collapse_share: Fraction01 | None = 0.5  # of its best, below which exact match has collapsed
+    max_tool_failure_rate: Fraction01 = 0.9  # of a step's calls
+    # share of its best value below which exact match has collapsed
+    collapse_threshold: Fraction01 | None = 0.5
     # advantages
-    baseline: Literal["none", "group", "others", "critic"] = "group"
-    scale: Literal["none", "group", "batch"] = "group"
-    advantage_floor: Literal["none", "right"] = "none"  # right: 0 for right rollouts
+    baseline: Literal["none", "group", "leave-one-out", "critic"] = "group"
+    advantage_scale: Literal["none", "group", "batch"] = "group"
+    advantage_floor: Literal["none", "correct"] = "none"  # correct: 0 for correct rollouts
     critic: CriticConfig = CriticConfig()
     # the loss
-    loss_weight: Literal["sequence", "token", "constant"] = "sequence"
-    ratio: Literal["token", "sequence"] = "token"
-    clip: Literal["ppo", "cispo"] = "ppo"
+    loss_aggregation: Literal["sequence", "token", "constant"] = "sequence"
+    ratio_level: Literal["token", "sequence"] = "token"
+    clip_mode: Literal["ppo", "cispo"] = "ppo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     kl_coef: NonNegativeNumber = 0.0
-    kl_in: Literal["loss", "reward"] = "loss"
+    kl_placement: Literal["loss", "reward"] = "loss"
     entropy_coef: NonNegativeNumber = 0.0
     llds_coef: NonNegativeNumber = 0.0
     # between sampler and trainer
-    importance: Literal["token", "sequence"] = "token"
+    sampler_is_level: Literal["token", "sequence"] = "token"
     # None: no weight. Where nothing is said, a recipe sets 2 if the sampler may be older or round
     # otherwise than the trainer
-    importance_cap: PositiveFloat | None = None
-    reject: Literal["token", "sequence", "geometric"] | None = None
-    reject_low: Fraction01 = 0.5
-    reject_high: Annotated[float, Field(gt=1)] = 2.0
+    sampler_is_cap: PositiveFloat | None = None
+    sampler_reject: Literal["token", "sequence", "geometric"] | None = None
+    sampler_reject_low: Fraction01 = 0.5
+    sampler_reject_high: Annotated[float, Field(gt=1)] = 2.0
     # nats a token in the mean, above which the run stops; rounding to bfloat16 gives far less
-    max_sampler_gap: PositiveFloat = 0.1
+    max_sampler_logp_diff: PositiveFloat = 0.1
     # optimiser steps for one sampling step
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
@@ -219,8 +221,8 @@ class Rl(Stage):
             )
         usual = cls.model_fields["algorithm"].default
         keys = dict(cls._load_preset(str(data.get("algorithm", usual))))
-        if keys.get("keep_groups") == "mixed-accuracy" and _has_otc_reward(data.get("rewards")):
-            keys["keep_groups"] = "mixed-reward"
+        if keys.get("group_filter") == "accuracy" and _has_otc_reward(data.get("rewards")):
+            keys["group_filter"] = "reward"
         return {**keys, **data}
 
     @classmethod
@@ -235,9 +237,11 @@ class Rl(Stage):
             )
         for key in keys:
             if key not in get_recipe_keys(cls):
+                current = RENAMED_KEYS.get(f"stages.*.{key}", "").rpartition(".")[2]
+                names = [current] if current else get_recipe_keys(cls)
                 raise ComponentError(
                     f"the algorithm '{algorithm}' sets '{key}', which no rl stage has;"
-                    f" {suggest_name(str(key), get_recipe_keys(cls))}"
+                    f" {suggest_name(current or str(key), names)}"
                 )
         return keys
 
@@ -247,10 +251,10 @@ class Rl(Stage):
         if both := self.priced_rewards.keys() & set(OTC_REWARDS):
             raise ValueError(f"priced_rewards names '{min(both)}', which prices them; remove it")
         if self.has_otc_reward:
-            if self.keep_groups == "mixed-accuracy":
+            if self.group_filter == "accuracy":
                 raise ValueError(
-                    "keep_groups: mixed-accuracy drops groups with only correct answers, from"
-                    " which OTC learns most: use mixed-reward"
+                    "group_filter: accuracy drops groups with only correct answers, from which"
+                    " OTC learns most: use group_filter: reward"
                 )
             return self
         own = self.rewards.keys() - {
@@ -258,7 +262,7 @@ class Rl(Stage):
             *BUILTIN_COMPONENTS[ComponentKind.REWARD],
         }  # which may read them, too
         if not own and not self.rewards.keys() & set(OTC_REWARDS):
-            for key in ("priced_rewards", "otc_counts", "call_smoothing"):
+            for key in ("priced_rewards", "otc_counts", "otc_smoothing"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} belongs to otc-grpo and otc-ppo; remove it")
         return self
@@ -271,13 +275,15 @@ class Rl(Stage):
                 "llds_coef acts from the second optimiser step of a sampling step on: raise"
                 " minibatches or epochs"
             )
-        if self.dual_clip is not None and self.clip == "cispo":
-            raise ValueError("dual_clip belongs to clip: ppo; remove it")
-        if self.baseline == "critic" and self.scale == "group":
-            raise ValueError("a critic gives every token its own baseline: scale none or batch")
-        if not self.overlong_penalty and (self.overlong_limit or self.overlong_cache):
+        if self.dual_clip is not None and self.clip_mode == "cispo":
+            raise ValueError("dual_clip belongs to clip_mode: ppo; remove it")
+        if self.baseline == "critic" and self.advantage_scale == "group":
             raise ValueError(
-                "overlong_limit and overlong_cache belong to overlong_penalty: set it, or remove"
+                "a critic gives every token its own baseline: set advantage_scale to none or batch"
+            )
+        if not self.overlong_penalty and (self.overlong_limit or self.overlong_buffer):
+            raise ValueError(
+                "overlong_limit and overlong_buffer belong to overlong_penalty: set it, or remove"
                 " them"
             )
         if self.cot_questions != "all" and not self.cot_share:
@@ -337,32 +343,33 @@ class Rl(Stage):
         return next(p.budget for p in reversed(self.budget_periods(budget)) if p.start_step <= step)
 
     def resolve_overlong_buffer(self, budget: BudgetConfig) -> tuple[int, int]:
-        """Return limit and cache of the overlong penalty, in tokens of a chain.
+        """Return limit and buffer of the overlong penalty, in tokens of a chain.
 
-        Raises ValueError for a limit that no chain reaches, and a cache that it has no room for.
+        Raises ValueError for a limit that no chain reaches, and for a buffer that exceeds it.
         """
-        limit = self.overlong_limit or budget.total_tokens
-        buffer = 1 / 5 if self.overlong_cache is None else self.overlong_cache
+        limit = self.overlong_limit or budget.max_context_tokens
+        buffer = 1 / 5 if self.overlong_buffer is None else self.overlong_buffer
         buffer = max(int(limit * buffer), 1) if buffer < 1 else int(buffer)
-        if limit > budget.total_tokens:
+        if limit > budget.max_context_tokens:
             raise ValueError(
-                f"a chain ends at budget.total_tokens={budget.total_tokens}, before"
+                f"a chain ends at budget.max_context_tokens={budget.max_context_tokens}, before"
                 f" overlong_limit={limit}, so remove that or set it lower"
             )
         if buffer > limit:
             raise ValueError(
-                f"overlong_cache={buffer} is more than its limit, {limit}: set it lower"
+                f"overlong_buffer={buffer} is more than its limit, {limit}: set it lower"
             )
         return limit, buffer
 
     @property
     def memory_footprint(self) -> MemoryFootprint:
         frozen, staleness = self.simulator == "frozen", self.asynchronous.max_staleness
+        rollouts = self.questions_per_step * self.group_size * self.oversample_factor
         return MemoryFootprint(
-            critics=(self.baseline, self.critic.backbone) == ("critic", "own"),
+            critics=(self.baseline, self.critic.backbone) == ("critic", "separate"),
             frozen_simulators=frozen,
             references=self.kl_coef > 0,
-            rollouts=self.questions * self.group * self.oversample * (1 + staleness),
+            rollouts=rollouts * (1 + staleness),
             concurrent_sampling=staleness > 0,
         )
 

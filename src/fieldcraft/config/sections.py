@@ -87,7 +87,7 @@ class TinyModelConfig(ConfigSection):
 class SearchConfig(ConfigSection):
     """The search tool: an index of `corpus`, or a server that speaks the field's protocol."""
 
-    topk: PositiveInt = 3
+    top_k: PositiveInt = 3
     url: str | None = None
     api_key_env: str | None = None  # the environment variable that holds the key of that server
     timeout_seconds: PositiveFloat = 10.0
@@ -126,14 +126,14 @@ class EndpointConfig(ConfigSection):
 class FoldConfig(ConfigSection):
     """Fold of a rollout: a chain ends in a summary, and another one goes on from there."""
 
-    at: PositiveInt  # tokens of a chain: after an observation, one with as many is folded
-    most: PositiveInt = 8  # folds of a rollout; then its last chain goes on to its end
-    request: str | None = None  # text before the tag of the summary; None: the dialect's own
+    trigger_tokens: PositiveInt  # after an observation, a chain with as many is folded
+    max_folds: PositiveInt = 8  # folds of a rollout; then its last chain goes on to its end
+    prompt: str | None = None  # text before the tag of the summary; None: the dialect's own
 
 
 # Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
 ROLLOUT_BUDGET_KEYS = (
-    *("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens"),
+    *("max_calls", "max_turn_tokens", "max_context_tokens", "fold", "max_observation_tokens"),
     *("at_limit", "answer_tokens", "max_refusals"),
 )
 DEFAULT_ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
@@ -159,8 +159,8 @@ class BudgetConfig(ConfigSection):
     """Limits on what one trajectory may spend, and on what one call may."""
 
     max_calls: PositiveInt = 6  # attempts that were no proper call included
-    turn_tokens: PositiveInt = 256
-    total_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
+    max_turn_tokens: PositiveInt = 256
+    max_context_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
     fold: FoldConfig | None = None  # None: a rollout is one chain
     # where calls or tokens are spent: the policy is made to answer, or the rollout ends, or the
     # policy is told that it may not call any more
@@ -169,18 +169,18 @@ class BudgetConfig(ConfigSection):
     # turns whose calls are over max_calls, after each of which it may go on; None: 1
     max_refusals: PositiveInt | None = None
     # of one observation's text; the middle of a longer one is left out, and the model told so
-    observation_tokens: int = Field(default=2048, ge=64)
+    max_observation_tokens: int = Field(default=2048, ge=64)
     token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of the costs of tools
-    call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
+    call_timeout_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
     reward_seconds: PositiveFloat = 60.0  # of the user's own reward, for a group of rollouts
-    concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
+    max_concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
 
     @model_validator(mode="after")
     def _check_fold(self) -> Self:
-        if self.fold is not None and self.fold.at >= self.total_tokens:
+        if self.fold is not None and self.fold.trigger_tokens >= self.max_context_tokens:
             raise ValueError(
-                f"a chain ends at total_tokens={self.total_tokens}, before it would be folded, so"
-                f" set fold.at={self.fold.at} lower"
+                f"a chain ends at max_context_tokens={self.max_context_tokens}, before it would be"
+                f" folded, so set fold.trigger_tokens={self.fold.trigger_tokens} lower"
             )
         return self
 
@@ -220,20 +220,24 @@ class Optim(ConfigSection):
 
     lr: PositiveFloat
     # steps before the full rate; below 1 the share that they are of the stage's steps
-    warmup: Annotated[float, Field(ge=0), AfterValidator(_validate_steps_or_share)] = 0.0
+    warmup_steps: Annotated[float, Field(ge=0), AfterValidator(_validate_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     beta1: AdamBeta = 0.9
     beta2: AdamBeta = 0.95
-    clip_norm: PositiveFloat = 1.0
-    micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
-    # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
-    moments: Literal["float32", "8bit", "host"] = "float32"
+    max_grad_norm: PositiveFloat = 1.0
+    micro_batch_tokens: PositiveInt = 4096  # tokens of a micro-batch
+    # AdamW's moments: 8bit takes a quarter of the memory; cpu moves them out of a GPU that is full
+    optimizer_state: Literal["float32", "8bit", "cpu"] = "float32"
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
 
     def count_warmup_steps(self, total_steps: int) -> int:
         """Return the number of steps before the full rate, in a stage of `total_steps`."""
-        return round(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
+        return (
+            round(self.warmup_steps * total_steps)
+            if self.warmup_steps < 1
+            else int(self.warmup_steps)
+        )
 
 
 class LoraConfig(ConfigSection):
@@ -272,7 +276,7 @@ class EvaluationConfig(SamplingConfig):
     teachers: tuple[Literal["team", "lone"], ...] = ()
     # of a million tokens that models without prices of their own read, and write
     prices: tuple[NonNegativeNumber, NonNegativeNumber] | None = None
-    during: PeriodicEvalConfig | None = None
+    periodic: PeriodicEvalConfig | None = None
     budget: BudgetChanges = Field(default={})  # what differs from that of the recipe
 
     @model_validator(mode="before")

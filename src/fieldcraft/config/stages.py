@@ -48,7 +48,7 @@ class Stage(ConfigSection):
     kind: ClassVar[StageKind] = "supervised"  # how tables group it
 
     type: str
-    start: str | None = None  # the stage to start from, or `start`, the first model; None: the last
+    start_from: str | None = None  # a stage, or `start`, the first model; None: the last stage
     optim: Optim
     checkpoint_every: PositiveInt = 25
     # so many of the newest stay, also when the stage is done; None: only what resuming needs
@@ -99,9 +99,9 @@ class Stage(ConfigSection):
 class SupervisedConfig(Stage):
     """A stage over a data set, as long as `steps` or `epochs` says."""
 
-    data: str
-    examples: PositiveInt | None = None  # at most; None: as many as the data set has
-    batch: PositiveInt = 16  # trajectories, or pairs
+    dataset: str
+    max_examples: PositiveInt | None = None  # at most; None: as many as the data set has
+    batch_size: PositiveInt = 16  # trajectories, or pairs
     steps: PositiveInt | None = None
     epochs: PositiveFloat | None = None
 
@@ -113,7 +113,7 @@ class SupervisedConfig(Stage):
 
     def count_steps(self, num_examples: int) -> int:
         """Return the number of steps of the stage with so many examples."""
-        return self.steps or ceil((self.epochs or 1.0) * num_examples / self.batch)
+        return self.steps or ceil((self.epochs or 1.0) * num_examples / self.batch_size)
 
 
 class Sft(SupervisedConfig):

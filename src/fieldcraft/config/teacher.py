@@ -36,7 +36,7 @@ class TeacherConfig(SamplingConfig):
         None  # of a million tokens read, and written
     )
     team: str | None = None
-    seats: dict[str, dict[str, Any]] = Field(default={})  # seat -> its own values of keys above
+    members: dict[str, dict[str, Any]] = Field(default={})  # member -> its own values of keys above
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
@@ -51,16 +51,16 @@ class TeacherConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:
-        if self.seats and self.team is None:
-            raise ValueError("seats are those of a team, so set team as well, as in team: afm")
-        for name in self.seats:
+        if self.members and self.team is None:
+            raise ValueError("members are those of a team, so set team as well, as in team: afm")
+        for name in self.members:
             self.member_config(name)
         return self
 
     def member_config(self, name: str) -> TeacherConfig:
         """Return the settings of a member's model."""
-        shared = self.model_dump(exclude={"team", "seats"})
-        own = self.seats.get(name, {})
+        shared = self.model_dump(exclude={"team", "members"})
+        own = self.members.get(name, {})
         for key in own:
             if key not in shared:
                 raise ValueError(

@@ -14,9 +14,9 @@ from fieldcraft.types import UserError
 
 MASK = "***"
 _USER_OR_PASSWORD = "a user or a password"
-_FREE_TEXT_KEYS = frozenset(
-    {"instruction", "system", "template", "request"}
-)  # that only models read
+# Keys of texts that only models read; `prompt` is one in the section `fold` alone.
+_FREE_TEXT_KEYS = frozenset({"instruction", "system_prompt", "chat_template_kwargs"})
+_FOLD_PROMPT = ("fold", "prompt")
 _URL_REGEX = re.compile(r"[A-Za-z][\w+.-]*://\S+")
 _CREDENTIALS_REGEX = re.compile(r"(?<!\S)[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # user:password@host
 # Words of the name of a query parameter that holds a secret, as in api_key and X-Amz-Signature.
@@ -73,7 +73,7 @@ def _iter_texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
     match value:
         case Mapping():
             for key, inner in value.items():
-                if key not in _FREE_TEXT_KEYS:
+                if key not in _FREE_TEXT_KEYS and (*path[-1:], key) != _FOLD_PROMPT:
                     yield from _iter_texts(inner, (*path, str(key)))
         case list() | tuple():
             for number, inner in enumerate(value):

@@ -3,9 +3,9 @@
 (arXiv 2503.06580, section 3.2.1.) The questions are cut into two disjoint halves. Those of one are
 tried without tools, and right answers become chain-of-thought demonstrations; those of the other
 are tried with tools, and right answers that used one become chain-of-action demonstrations. A
-question is tried until an answer is right, `tries` times at most. The first `contrast` questions
-are tried the other way as well, which gives pairs, never demonstrations. A team has one way alone:
-it answers all questions with tools, and there are no pairs.
+question is tried until an answer is right, `attempts` times at most. The first `pair_questions`
+questions are tried the other way as well, which gives pairs, never demonstrations. A team has one
+way alone: it answers all questions with tools, and there are no pairs.
 
 Questions are in random order, and are tried in it until there are as many demonstrations of both
 ways, and as many pairs of both kinds, as are wanted. Then the teacher is asked no more.
@@ -63,7 +63,7 @@ class DemonstrationCollection:
             other_modes = [
                 mode
                 for mode in self.modes
-                if mode is not own_mode and number < self.settings.contrast
+                if mode is not own_mode and number < self.settings.pair_questions
             ]
             found.append(
                 [
@@ -82,7 +82,7 @@ class DemonstrationCollection:
         attempts = self.journal.get_attempts(job)
         if not attempts or attempts[-1].failed:
             return False
-        return attempts[-1].is_correct is True or len(attempts) >= self.settings.tries
+        return attempts[-1].is_correct is True or len(attempts) >= self.settings.attempts
 
     def is_accepted(self, job: CollectJob) -> bool:
         """Return whether the last attempt of a job is a demonstration."""
@@ -99,10 +99,10 @@ class DemonstrationCollection:
         """Make the attempts that are left, `concurrency` side by side, and grade each of them.
         `on_job` is told how many jobs have ended and how many of them gave a demonstration.
 
-        Raises UserError with the cause when more than `max_failed` of the attempts fail.
+        Raises UserError with the cause when more than `max_failure_rate` of the attempts fail.
         """
         semaphore = asyncio.Semaphore(concurrency)
-        failures = FailureLimit(self.settings.max_failed)
+        failures = FailureLimit(self.settings.max_failure_rate)
         tally = CollectionTally(self.settings.target_counts)
         num_finished = 0
 
@@ -232,7 +232,7 @@ class DemonstrationCollection:
         demonstrations = {mode: self.demonstrations(mode) for mode in AnswerMode}
         found, reasons = self.make_pairs(teacher)
         targets = self.settings.target_counts
-        pairs = select_pairs(found, targets, self.settings.think_share)
+        pairs = select_pairs(found, targets, self.settings.max_thinking_share)
         counts = Counter[str]({mode.value: len(some) for mode, some in demonstrations.items()})
         counts.update(map(get_pair_kind, pairs))
         tried_jobs = [job for job in self.jobs if self.journal.get_attempts(job)]

@@ -117,12 +117,13 @@ ANSWER_FORMS: Sequence[AnswerForm] = (
         "numbers",
         is_number,
         "words are compared without punctuation, so 3.5 equals 35 and -5 equals 5: graded_by: math,"
-        " or correct=math for all questions, compares them as values",
+        " or verdict_reward=math for all questions, compares them as values",
     ),
     AnswerForm(
         "mathematics",
         lambda text: _MATHEMATICS.search(text) is not None,
-        "texts are compared: graded_by: math, or correct=math for all questions, compares values",
+        "texts are compared: graded_by: math, or verdict_reward=math for all questions, compares"
+        " values",
     ),
 )
 

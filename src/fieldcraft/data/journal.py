@@ -149,5 +149,6 @@ class FailureLimit:
         if failed > self.max_rate * total:
             raise UserError(
                 f"{failed} attempts failed (last cause: {self.last_cause}): fix the teacher, or"
-                " raise collect.max_failed, and run the same command again, which resumes here."
+                " raise collect.max_failure_rate, and run the same command again, which resumes"
+                " here."
             )

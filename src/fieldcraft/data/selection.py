@@ -177,12 +177,19 @@ def drop_trained(
 def drop_known(
     tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
-    """Apply the second rule: r_q is known and at most `most`, and is noted in the metadata as
-    `closed_book`."""
+    """Apply the second rule: r_q is known and at most `max_closed_book_accuracy`, and is noted in
+    the metadata as `closed_book`."""
     tasks_with_rates = add_closed_book_rates(tasks, tallies)
-    reasons = [tallies[task.id].rejection_reason(settings.most, KNOWN_REASON) for task in tasks]
+    max_rate = settings.max_closed_book_accuracy
+    reasons = [tallies[task.id].rejection_reason(max_rate, KNOWN_REASON) for task in tasks]
     return _apply_reasons(
-        CLOSED_BOOK, {"samples": settings.samples, "most": settings.most}, tasks_with_rates, reasons
+        CLOSED_BOOK,
+        {
+            "closed_book_samples": settings.closed_book_samples,
+            "max_closed_book_accuracy": max_rate,
+        },
+        tasks_with_rates,
+        reasons,
     )
 
 
@@ -190,9 +197,10 @@ def drop_solved(
     tallies: Mapping[str, SampleTally], tasks: Sequence[Task], settings: SelectConfig
 ) -> SelectionResult:
     """Apply the third rule: some of the samples of the model with tools are wrong."""
-    max_rate = (settings.rollouts - 1) / settings.rollouts  # one that is wrong is enough
+    # one that is wrong is enough
+    max_rate = (settings.solver_rollouts - 1) / settings.solver_rollouts
     reasons = [tallies[task.id].rejection_reason(max_rate, SOLVED_REASON) for task in tasks]
-    return _apply_reasons(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)
+    return _apply_reasons(SOLVER, {"solver_rollouts": settings.solver_rollouts}, tasks, reasons)
 
 
 def _apply_reasons(

@@ -52,7 +52,7 @@ def get_pair_kind(pair: ContrastivePair) -> str:
 
 
 def select_pairs(
-    pairs: Iterable[ContrastivePair], targets: Mapping[str, int | None], think_share: float
+    pairs: Iterable[ContrastivePair], targets: Mapping[str, int | None], max_thinking_share: float
 ) -> list[ContrastivePair]:
     """Return the first pairs of each kind up to its target. Those that choose thinking are never
     more than their share, also where too few choose an action."""
@@ -61,7 +61,7 @@ def select_pairs(
         if tally.needs_more(get_pair_kind(pair)):
             tally.add(get_pair_kind(pair))
             selected.append(pair)
-    return cap_thinking_share(selected, think_share)
+    return cap_thinking_share(selected, max_thinking_share)
 
 
 def describe_missing(

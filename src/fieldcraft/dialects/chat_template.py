@@ -98,8 +98,8 @@ def require_template_variables(tokenizer: Tokenizer, variables: Mapping[str, Any
     """Raise UserError for a variable that the chat template never mentions."""
     if tokenizer.chat_template is None:
         raise UserError(
-            "The tokenizer has no chat template, so remove 'template' from the recipe or use a"
-            " model that was tuned on conversations."
+            "The tokenizer has no chat template, so remove 'chat_template_kwargs' from the recipe"
+            " or use a model that was tuned on conversations."
         )
     known = list_template_variables(tokenizer)
     for name in variables:

@@ -110,20 +110,29 @@ def check_fold_budget(
     if budget.fold is None:
         return
     prompt_tokens = len(encode_summary_prompt(dialect))
-    observation_tokens = budget.observation_tokens + len(dialect.encode_observation(""))
+    observation_tokens = budget.max_observation_tokens + len(dialect.encode_observation(""))
     latest = (
-        budget.total_tokens - reserve - 2 * budget.turn_tokens - observation_tokens - prompt_tokens
+        budget.max_context_tokens
+        - reserve
+        - 2 * budget.max_turn_tokens
+        - observation_tokens
+        - prompt_tokens
     )
-    if budget.fold.at > latest:
+    if budget.fold.trigger_tokens > latest:
         yield (
-            f"a chain of {key}.fold.at={budget.fold.at} tokens has no room for one more turn, its"
-            f" observation of {observation_tokens}, and a request of {prompt_tokens} with its "
-            "summary: set"
-            + (f" {key}.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
+            f"a chain of {key}.fold.trigger_tokens={budget.fold.trigger_tokens} tokens has no room"
+            f" for one more turn, its observation of {observation_tokens}, and a request of"
+            f" {prompt_tokens} with its summary: set"
+            + (
+                f" {key}.fold.trigger_tokens={latest} or less."
+                if latest > 0
+                else " max_observation_tokens lower."
+            )
         )
-    next_prompt = prompt + budget.turn_tokens
-    if next_prompt >= budget.fold.at:
+    next_prompt = prompt + budget.max_turn_tokens
+    if next_prompt >= budget.fold.trigger_tokens:
         yield (
             f"the longest prompt with a summary can have {next_prompt} tokens, so each chain would"
-            f" be folded after its first call: set {key}.fold.at={next_prompt + 1} or more."
+            f" be folded after its first call: set {key}.fold.trigger_tokens={next_prompt + 1} or"
+            " more."
         )

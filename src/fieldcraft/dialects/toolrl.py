@@ -160,8 +160,8 @@ def join_system_and_dialogue(system: str, dialogue: str) -> str:
 
 @dataclass(frozen=True)
 class ToolRLDialect(BaseDialect):
-    """The system text of a question takes the place of the recipe's `system`. A tokenizer without a
-    chat template has no place for it, so there it is the beginning of the prompt."""
+    """The system text of a question takes the place of the recipe's `system_prompt`. A tokenizer
+    without a chat template has no place for it, so there it is the beginning of the prompt."""
 
     name = "toolrl"
     stop_strings = ()

@@ -66,7 +66,7 @@ def require_rope_length(config: Any, tokens: int) -> None:
         raise UserError(
             f"a text has {tokens} tokens; beyond {limit} tokens the rotary embeddings of"
             f" {config.model_type} change for every text in the batch: set"
-            f" budget.total_tokens={limit} or less."
+            f" budget.max_context_tokens={limit} or less."
         )
 
 
@@ -80,14 +80,14 @@ def resolve_session_tokens(config: Any, requested_tokens: int | None) -> int:
     limit, max_positions = get_rope_length_limit(config), get_max_positions(config)
     if requested_tokens is not None and limit is not None and requested_tokens > limit:
         raise UserError(
-            f"engine.max_len={requested_tokens} is more than the {limit} tokens beyond which the"
-            f" rotary embeddings of {config.model_type} change for all texts: set"
-            f" engine.max_len={limit} or less."
+            f"engine.max_model_len={requested_tokens} is more than the {limit} tokens beyond which"
+            f" the rotary embeddings of {config.model_type} change for all texts: set"
+            f" engine.max_model_len={limit} or less."
         )
     if requested_tokens is None and max_positions is None:
         raise UserError(
             f"the configuration of {config.model_type} does not say how long a text may be: set"
-            " engine.max_len."
+            " engine.max_model_len."
         )
     return requested_tokens or int(max_positions or 0)
 

@@ -80,7 +80,7 @@ class ToolSession:
     def truncate_observation(self, call: CallRecord) -> CallRecord:
         """Return the call with an observation that the model may read: no longer than the budget
         allows."""
-        max_tokens = self.budget.observation_tokens
+        max_tokens = self.budget.max_observation_tokens
         text, cut = truncate_middle(call.observation, max_tokens, self.dialect.tokenizer)
         return replace(call, observation=text, cut=cut)
 
@@ -111,7 +111,9 @@ class ToolSession:
 
     async def _run_tool(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, CallOutcome]:
         try:
-            text = await run_with_timeout(_call_tool(tool, arguments), self.budget.call_seconds)
+            text = await run_with_timeout(
+                _call_tool(tool, arguments), self.budget.call_timeout_seconds
+            )
         except ArgumentError as error:
             return str(error), CallOutcome.MALFORMED
         except (ToolUnavailableError, ToolTimeoutError) as error:
@@ -172,7 +174,7 @@ class ToolEnvironment:
     )  # of all its rollouts
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.concurrent_calls))
+        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
         for problem in check_duplicate_names([tool.name for tool in self.tools]):
             raise UserError(problem)
         if self.budget.fold is not None:
@@ -198,7 +200,7 @@ class ToolEnvironment:
         """Yield a session for one rollout of a task: stateful tools are opened for it, and closed
         however it ends. Raises what a tool raises on opening or closing, if nothing else was raised
         before, and UserError as it is."""
-        async with open_session_tools(self.tools, task, self.budget.call_seconds) as tools:
+        async with open_session_tools(self.tools, task, self.budget.call_timeout_seconds) as tools:
             yield ToolSession(self.dialect, tools, self.schemas, self.budget, self.limiter)
 
 

@@ -72,8 +72,8 @@ def compute_cost_metrics(
 
     return {
         "requests_mean": sum(item.requests for item in costs) / n,
-        "read_mean": sum(item.read for item in costs) / n,
-        "written_mean": sum(item.written for item in costs) / n,
+        "prompt_tokens_mean": sum(item.read for item in costs) / n,
+        "completion_tokens_mean": sum(item.written for item in costs) / n,
         "cost_mean": None if cost is None else cost / n,
         "tokens_per_success": per_success(sum(item.read + item.written for item in costs)),
         "calls_per_success": per_success(sum(t.num_executed_calls for t in trajectories)),

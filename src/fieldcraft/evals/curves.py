@@ -26,6 +26,7 @@ from fieldcraft.evals.charts import (
     shorten,
     smooth,
 )
+from fieldcraft.evals.summary import STEP_METRICS
 
 MetricsRows = Sequence[Row]
 Points = list[tuple[float, float]]  # step, value
@@ -54,10 +55,15 @@ METRIC_CURVES = (
         "Exact match while training",
         "sampled rollouts",
         maximum=1.0,
-        heldout_key="heldout_em",
+        heldout_key=STEP_METRICS["em"],
     ),
-    MetricCurve("calls_mean", "Tool calls", "per rollout", heldout_key="heldout_calls"),
-    MetricCurve("fidelity/holds", "Fidelity", "simulated searches that hold the fact", maximum=1.0),
+    MetricCurve("calls_mean", "Tool calls", "per rollout", heldout_key=STEP_METRICS["calls_mean"]),
+    MetricCurve(
+        "fidelity/supports_answer",
+        "Fidelity",
+        "simulated searches that hold the fact",
+        maximum=1.0,
+    ),
     MetricCurve("needless_calls_mean", "Needless calls", "above the oracle, per rollout"),
     MetricCurve("missing_calls_mean", "Missing calls", "below the oracle, per rollout"),
     MetricCurve("offloading_rate", "Offloading", "known questions with a call", maximum=1.0),
@@ -67,7 +73,7 @@ METRIC_CURVES = (
     MetricCurve("teacher_kl", "Reverse KL", "to the teacher, nats per token"),
     MetricCurve("clip_fraction", "Clipped", "share of the tokens whose ratio is clipped"),
     MetricCurve("correct_logp_mean", "Likelihood of right answers", "log-probability per token"),
-    MetricCurve("ratio", "Policy ratio", "mean over tokens"),
+    MetricCurve("ratio_mean", "Policy ratio", "mean over tokens"),
     MetricCurve("loss", "Supervised loss", "nats per token, log scale", supervised_only=True),
     MetricCurve("grad_norm", "Gradient norm", "before clipping"),
     MetricCurve("tokens_per_second", "Throughput", "tokens per second"),

@@ -23,11 +23,16 @@ from fieldcraft.types import (
 )
 from fieldcraft.worlds.base import SimulationVerdict, SimulationVerdicts, get_simulated_calls
 
-RATE_HEADERS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
+RATE_HEADERS = {
+    "supports_answer": "supports",
+    "contradicts": "contradicts",
+    "well_formed": "form",
+    "f1": "F1",
+}
 RATE_KEYS = tuple(RATE_HEADERS)
 FIDELITY_LEGEND = {
     "calls": "simulated ones that were judged",
-    "holds": "share that has what the real observation tells of the answer",
+    "supports": "share that has what the real observation tells of the answer",
     "contradicts": "share that tells otherwise",
     "form": "share in the form of the real tool",
     "F1": "overlap with the words of the real observation",
@@ -41,8 +46,8 @@ FIDELITY_LEGEND = {
 
 
 async def judge_against_tool(tool: Tool, trajectory: Trajectory) -> SimulationVerdicts:
-    """Return a verdict on each simulated call by what the tool returns for it. `holds` looks at the
-    gold answers that stand in the real text; where none does, it cannot be told."""
+    """Return a verdict on each simulated call by what the tool returns for it. `supports_answer`
+    looks at the gold answers that stand in the real text; where none does, it cannot be told."""
     golds = {normalise(gold) for gold in trajectory.task.answers} - {""}
     verdicts: SimulationVerdicts = []
     for call in get_simulated_calls(trajectory):
@@ -90,8 +95,8 @@ def _contains_answer(gold: str, text: str) -> bool:
 def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str, Any]:
     """Return a summary of the verdicts: `n` judged observations and their rates, in all and for
     taught and untaught entities (None where there are none). `unknown` is how many have no verdict.
-    A rate is None where nothing can be told; `holds_n` is how many observations `holds` could be
-    told of."""
+    A rate is None where nothing can be told; `supports_answer_n` is how many observations
+    `supports_answer` could be told of."""
     judged = [verdict for verdict in verdicts if verdict is not None]
     parts = {
         "taught": [v for v in judged if v.taught is True],
@@ -105,9 +110,9 @@ def summarise_fidelity(verdicts: Sequence[SimulationVerdict | None]) -> dict[str
 
 
 def _compute_rates(judged: Sequence[SimulationVerdict]) -> dict[str, Any]:
-    decidable = sum(verdict.holds is not None for verdict in judged)
+    decidable = sum(verdict.supports_answer is not None for verdict in judged)
     rates = {name: _mean(getattr(v, name) for v in judged) for name in RATE_KEYS}
-    return {"n": len(judged), "holds_n": decidable, **rates}
+    return {"n": len(judged), "supports_answer_n": decidable, **rates}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -118,8 +123,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def compute_fidelity_metrics(
     judge: Callable[[Trajectory], SimulationVerdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """Return the metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates
-    of nothing are left out; there are none at all where `judge` cannot tell what is true."""
+    """Return the metrics of a simulated step: `fidelity/supports_answer`,
+    `fidelity/taught/supports_answer`, ... Rates of nothing are left out; there are none at all
+    where `judge` cannot tell what is true."""
     verdicts: SimulationVerdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)

@@ -185,7 +185,7 @@ def _list_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
 def _find_start_stages(report: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the stage that each stage names as its start."""
     stages = report.get("config", {}).get("stages", {})
-    return {name: settings.get("start") for name, settings in stages.items()}
+    return {name: settings.get("start_from") for name, settings in stages.items()}
 
 
 def _find_headline_model(report: Mapping[str, Any]) -> str | None:

@@ -74,7 +74,7 @@ def aggregate_seeds(
     first = next(iter(reports.values()))
     return {
         "schema": SCHEMA_VERSION,
-        "recipe": recipe.recipe,
+        "recipe": recipe.name,
         "seeds": list(reports),
         "device": first["device"],
         "seconds": sum(report["seconds"] for report in reports.values()),

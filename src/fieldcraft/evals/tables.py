@@ -16,7 +16,7 @@ RESULTS_LEGEND = {
     "EM [95 %]": "share of right answers, and its 95 % interval",
     "F1": "overlap with the words of the accepted answer",
     "judge": "share that a judge calls right",
-    "calls/best": "calls a question, and the fewest that suffice",
+    "calls/\noptimal": "calls a question, and the fewest that suffice",
     "known\nEM": "share of right answers to known questions",
     "no\ncall": "share of the known questions that are answered without a call",
     "train s": "seconds of training",
@@ -35,7 +35,7 @@ def build_results_table(
     headers = (
         "EM [95 %]",
         *score_headers,
-        "calls/best",
+        "calls/\noptimal",
         "known\nEM",
         "no\ncall",
         "train s",
@@ -82,10 +82,10 @@ def build_detail_tables(evals: Mapping[str, Entry]) -> list[FigureTable]:
 def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of how each evaluation used its tools."""
     keys = {
-        "TP": ("tool_productivity", 2),
-        "above": ("needless_calls_mean", 2),
-        "below": ("missing_calls_mean", 2),
-        "off-\nload": ("offloading_rate", 2),
+        "produc-\ntivity": ("tool_productivity", 2),
+        "needless": ("needless_calls_mean", 2),
+        "missing": ("missing_calls_mean", 2),
+        "off-\nloading": ("offloading_rate", 2),
         "tokens": ("tokens_mean", 0),
         "repeated": ("call_duplicate_rate", 2),
         "failed": ("call_failed_rate", 2),
@@ -93,10 +93,10 @@ def build_tool_table(evals: Mapping[str, Entry]) -> FigureTable:
         "refused": ("call_refused_rate", 2),
     }
     legend = {
-        "TP": "tool productivity, right answers a call",
-        "above": "calls a question above the optimum",
-        "below": "calls a question below it",
-        "off-\nload": "share of the known questions with a call",
+        "produc-\ntivity": "right answers a call",
+        "needless": "calls a question above the optimum",
+        "missing": "calls a question below it",
+        "off-\nloading": "share of the known questions with a call",
         "tokens": "written for a question",
         "repeated": "share of the written calls; so are the following columns",
         "folds": "of a rollout",
@@ -242,8 +242,8 @@ def build_request_costs_table(evals: Mapping[str, Entry]) -> FigureTable:
     """Return a table of the costs of an answer."""
     keys = {
         "requests": ("requests_mean", 1),
-        "tokens\nread": ("read_mean", 0),
-        "tokens\nwritten": ("written_mean", 0),
+        "tokens\nread": ("prompt_tokens_mean", 0),
+        "tokens\nwritten": ("completion_tokens_mean", 0),
         "tokens\na success": ("tokens_per_success", 0),
         "calls\na success": ("calls_per_success", 2),
         "s\na success": ("seconds_per_success", 2),
@@ -297,13 +297,13 @@ def build_pairwise_table(comparisons: Sequence[Entry]) -> FigureTable:
 
 def build_seeds_table(rows: Sequence[Entry]) -> FigureTable:
     """Return a table with one line for each row of a table over seeds."""
-    headers = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
+    headers = ["EM [95 %]", "min", "max", "F1", "calls/\noptimal", "no\ncall", "train s"]
     caption = (
         "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
         " Wilson's over all questions. min, max: of the seeds."
     )
     if priced := has_prices(rows):
-        headers += ["cost/best", "cost a\nsuccess"]
+        headers += ["cost/\noptimal", "cost a\nsuccess"]
         caption += " cost: of the calls of a question. A success is a right answer."
     table = FigureTable(headers, caption, RESULTS_LEGEND)
     for row in rows:

@@ -11,7 +11,7 @@ TERMS = {
         " punctuation and articles. The interval holds the true share in 95 of 100 such samples."
     ),
     "F1": "Overlap of the words of the answer with those of the accepted answer it fits best.",
-    "Calls / oracle": (
+    "Calls / optimal": (
         "Executed tool calls a question, failed ones included, beside the least number of calls"
         " that suffices, where the world knows it."
     ),

@@ -113,9 +113,11 @@ class AgentConversation:
         )
         self._reject_over_budget(ids)
         branch = self._find_or_open_branch(ids)
-        available_tokens = min(self.budget.turn_tokens, self.budget.total_tokens - len(ids))
+        available_tokens = min(
+            self.budget.max_turn_tokens, self.budget.max_context_tokens - len(ids)
+        )
         max_tokens = min(available_tokens, request.token_limit or available_tokens)
-        limits = self.budget.model_copy(update={"turn_tokens": max_tokens})
+        limits = self.budget.model_copy(update={"max_turn_tokens": max_tokens})
         branch.busy = True
         try:
             reason = await sample_turn_into(
@@ -163,12 +165,12 @@ class AgentConversation:
             raise RequestRejectedError(
                 400, f"the rollout has used all of its {self.max_turns} turns."
             )
-        if len(ids) >= self.budget.total_tokens:
+        if len(ids) >= self.budget.max_context_tokens:
             self.budget_exhausted = True
             raise RequestRejectedError(
                 400,
-                f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
-                " no room for an answer.",
+                f"the context length of {self.budget.max_context_tokens} tokens is used up, so"
+                " there is no room for an answer.",
             )
 
     def _find_or_open_branch(self, ids: list[int]) -> ConversationBranch:

@@ -58,7 +58,7 @@ class GameRunner:
     limiter: ConcurrencyLimiter = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.concurrent_calls))
+        object.__setattr__(self, "limiter", ConcurrencyLimiter(self.budget.max_concurrent_calls))
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
         """Play the rollout of a game; its reward is the sum of those of its moves.
@@ -106,15 +106,17 @@ class GameRunner:
     async def _call_with_timeout(self, work: Awaitable[T], name: str) -> T:
         async with self.limiter.slot():
             try:
-                return await run_with_timeout(work, self.budget.call_seconds)
+                return await run_with_timeout(work, self.budget.call_timeout_seconds)
             except ToolTimeoutError as error:
                 raise EnvironmentContractError(
                     f"the environment did not return from {name} within"
-                    f" {self.budget.call_seconds:g} s"
+                    f" {self.budget.call_timeout_seconds:g} s"
                 ) from error
 
     def _truncate(self, text: str) -> tuple[str, int]:
-        return truncate_middle(text, self.budget.observation_tokens, self.chat.dialect.tokenizer)
+        return truncate_middle(
+            text, self.budget.max_observation_tokens, self.chat.dialect.tokenizer
+        )
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ class OpenEnvEnvironment:
         observation: the field of an observation that the policy reads; None: all of them, as JSON.
         sessions: games that the server plays at once, its `max_concurrent_envs`.
         max_turns: moves of a rollout; None: budget.max_calls.
-        games: how many seeds to train on, where the recipe names no questions.
+        num_seeds: how many seeds to train on, where the recipe names no questions.
         reset: further arguments of `reset`, beside the seed.
     """
 
@@ -47,11 +47,11 @@ class OpenEnvEnvironment:
         observation: str | None = None,
         sessions: PositiveInt = 1,
         max_turns: PositiveInt | None = None,
-        games: PositiveInt = DEFAULT_NUM_SEEDS,
+        num_seeds: PositiveInt = DEFAULT_NUM_SEEDS,
         reset: dict[str, Any] | None = None,
     ) -> None:
         self.url, self.sessions = url, sessions
-        self.max_turns, self.num_seeds = max_turns, games
+        self.max_turns, self.num_seeds = max_turns, num_seeds
         self.field_mapping = FieldMapping(action, observation, reset or {})
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
@@ -63,7 +63,9 @@ class OpenEnvEnvironment:
         self, dialect: BaseDialect, budget: BudgetConfig
     ) -> AsyncIterator[EnvironmentRunner]:
         """Open the games of a server. Raises UserError for a server that does not answer."""
-        pool = ConnectionPool(self.url, self.field_mapping, self.sessions, budget.call_seconds)
+        pool = ConnectionPool(
+            self.url, self.field_mapping, self.sessions, budget.call_timeout_seconds
+        )
         try:
             async with pool.open_game():
                 pass

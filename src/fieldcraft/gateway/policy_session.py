@@ -46,14 +46,14 @@ class PolicySession:
         """Ask for an answer. Raises RequestRejectedError for a text that leaves no room for a
         token, and after `cancel`."""
         available_tokens = min(
-            self.budget.turn_tokens, self.budget.total_tokens - len(request.token_ids)
+            self.budget.max_turn_tokens, self.budget.max_context_tokens - len(request.token_ids)
         )
         if available_tokens < 1:
             self.budget_exhausted = True
             raise RequestRejectedError(
                 400,
-                f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
-                " no room for an answer.",
+                f"the context length of {self.budget.max_context_tokens} tokens is used up, so"
+                " there is no room for an answer.",
             )
         max_tokens = min(available_tokens, request.sampling_params.max_tokens or available_tokens)
         seed = derive_seed(self.policy.seed, self.key, self._num_requests)

@@ -116,7 +116,7 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "modalities": RequestField(neutral=(["text"],), advice="leave it out: answers are text"),
     "audio": RequestField(advice="leave it out: answers are text"),
     "reasoning_effort": RequestField(
-        advice="set the chat template's own variable with 'template' in the recipe"
+        advice="set the chat template's own variable with 'chat_template_kwargs' in the recipe"
     ),
     "verbosity": RequestField(neutral=("medium",), advice="ask for it in a message"),
     "web_search_options": RequestField(advice="give the agent a tool that searches"),
@@ -133,7 +133,8 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
         advice=NO_CONSTRAINTS,
     ),
     "reasoning": RequestField(
-        neutral=({},), advice="set the chat template's own variable with 'template' in the recipe"
+        neutral=({},),
+        advice="set the chat template's own variable with 'chat_template_kwargs' in the recipe",
     ),
     "truncation": RequestField(ignored=(RESPONSES,)),  # a question that is too long is refused
     "conversation": RequestField(advice=NO_STATE),
@@ -142,7 +143,9 @@ REQUEST_FIELDS: Mapping[str, RequestField] = {
     "context_management": RequestField(neutral=([],), advice="send fewer messages"),
     # -- of vLLM, which clients of open models send as extra_body
     "chat_template_kwargs": RequestField(
-        used=(GATEWAY,), neutral=({},), advice="set 'template' in the recipe of the agent"
+        used=(GATEWAY,),
+        neutral=({},),
+        advice="set 'chat_template_kwargs' in the recipe of the agent",
     ),
     "chat_template": RequestField(advice=MODEL_TEMPLATE),
     "add_generation_prompt": RequestField(neutral=(True,), advice=MODEL_TEMPLATE),

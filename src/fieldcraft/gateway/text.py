@@ -31,7 +31,7 @@ class TextEnvironment:
     Args:
         env: the class, as `module:Name`. Each rollout has an object of its own.
         max_turns: moves of a rollout; None: budget.max_calls.
-        games: how many seeds to train on, where the recipe names no questions.
+        num_seeds: how many seeds to train on, where the recipe names no questions.
         settings: arguments of the class.
 
     Raises UserError for something that has no reset or step.
@@ -41,11 +41,11 @@ class TextEnvironment:
         self,
         env: str,
         max_turns: PositiveInt | None = None,
-        games: PositiveInt = DEFAULT_NUM_SEEDS,
+        num_seeds: PositiveInt = DEFAULT_NUM_SEEDS,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.make_game = load_game_factory(env)
-        self.max_turns, self.num_seeds = max_turns, games
+        self.max_turns, self.num_seeds = max_turns, num_seeds
         self.settings: Mapping[str, Any] = settings or {}
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
@@ -58,7 +58,7 @@ class TextEnvironment:
     ) -> AsyncIterator[EnvironmentRunner]:
         """Open the games. Raises UserError where not even one game can be made."""
         try:
-            async with self._open_game(budget.call_seconds):
+            async with self._open_game(budget.call_timeout_seconds):
                 pass
         except UserError:
             raise
@@ -67,7 +67,7 @@ class TextEnvironment:
                 f"the environment cannot be opened ({describe_exception(error)}): correct it."
             ) from error
         yield GameRunner(
-            open_game=partial(self._open_game, budget.call_seconds),
+            open_game=partial(self._open_game, budget.call_timeout_seconds),
             chat=ChatRenderer(dialect),
             budget=budget,
             max_turns=self.max_turns or budget.max_calls,

@@ -18,10 +18,10 @@ def _require_plain_optimizer(recipe: Recipe) -> None:
     """Raise UserError for optimisers that trainers cannot have: they hold the moments in parts,
     which other forms of them cannot be cut into."""
     for name, stage in recipe.stages.items():
-        moments = stage.optim.moments
+        moments = stage.optim.optimizer_state
         if recipe.cluster.trainers and moments != "float32":
             raise UserError(
-                f"stage '{name}' has optim.moments={moments}, and cluster.trainers="
+                f"stage '{name}' has optim.optimizer_state={moments}, and cluster.trainers="
                 f"{recipe.cluster.trainers} each hold a part of float32 moments, so set it to"
                 " float32."
             )
@@ -35,10 +35,10 @@ def _require_valid_engines(recipe: Recipe) -> None:
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
             f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
         )
-    devices = recipe.cluster.engine_devices
+    devices = recipe.cluster.tensor_parallel
     if devices > 1 and recipe.engine.name != VLLM_ENGINE:
         raise UserError(
-            f"cluster.engine_devices={devices} is for engine=vllm, and engine={recipe.engine.name}"
+            f"cluster.tensor_parallel={devices} is for engine=vllm, and engine={recipe.engine.name}"
             " computes on one device: change one of the two."
         )
     if recipe.cluster.engines and "urls" in recipe.engine.settings:
@@ -46,7 +46,9 @@ def _require_valid_engines(recipe: Recipe) -> None:
             f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
             " that run already: leave out one of the two."
         )
-    needs_sampling = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
+    needs_sampling = (
+        any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.periodic
+    )
     if recipe.cluster.trainers and needs_sampling and not recipe.cluster.engines:
         raise UserError(
             f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"

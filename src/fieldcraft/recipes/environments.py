@@ -47,8 +47,8 @@ def require_valid_environment(recipe: Recipe) -> None:
                 f"stage '{stage}' simulates observations, which environment '{name}' writes itself:"
                 " set observations: real."
             )
-        if isinstance(settings, Distil) and settings.teacher.shown is not None:
+        if isinstance(settings, Distil) and settings.teacher.privileged is not None:
             raise UserError(
                 f"stage '{stage}' gives its teacher privileged information, but environment"
-                f" '{name}' writes the prompts itself: remove teacher.shown."
+                f" '{name}' writes the prompts itself: remove teacher.privileged."
             )

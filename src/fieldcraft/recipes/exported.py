@@ -14,6 +14,7 @@ from typing import Any
 
 from fieldcraft.config.environment import is_external_environment
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.recipes.consent import record_own_consent, require_consent, require_consent_to_links
 from fieldcraft.recipes.permissions import find_permission_requests
 from fieldcraft.records.files import write_json
@@ -23,9 +24,17 @@ from fieldcraft.types import UserError
 
 AGENT_FILE = "fieldcraft.json"
 TRAINED_WITH_TOOLS_KEY = "met_tools"
-PROMPT_KEYS = ("dialect", "instruction", "system", "template")
+PROMPT_KEYS = ("dialect", "instruction", "system_prompt", "chat_template_kwargs")
 # What an agent acts under, and so hands on to a run that trains it.
-AGENT_KEYS = (*PROMPT_KEYS, "environment", "tools", "search", "budget", "max_rows", "correct")
+AGENT_KEYS = (
+    *PROMPT_KEYS,
+    "environment",
+    "tools",
+    "search",
+    "budget",
+    "max_num_seqs",
+    "verdict_reward",
+)
 
 
 def write_agent_settings(
@@ -34,7 +43,7 @@ def write_agent_settings(
     """Write what the agent of a recipe acts under into the folder of its weights, and whether it
     was trained with tools."""
     index_path = None if index is None else str(index.absolute())
-    settings = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **get_agent_settings(recipe)}
+    settings = {"name": recipe.name, "dtype": recipe.policy_dtype, **get_agent_settings(recipe)}
     contents = {**settings, "index": index_path, TRAINED_WITH_TOOLS_KEY: trained_with_tools}
     write_json(folder / AGENT_FILE, contents)
     record_own_consent(folder / AGENT_FILE, contents)
@@ -52,11 +61,12 @@ def read_agent_settings(folder: Path) -> tuple[dict[str, Any], Path | None] | No
     Raises UserError for a file that `write_agent_settings` did not write, and ConsentRequiredError
     for what it asks for that the user has not allowed.
     """
-    keys = _read_agent_file(folder)
-    if keys is None:
+    stored = _read_agent_file(folder)
+    if stored is None:
         return None
-    require_consent(folder / AGENT_FILE, keys)
-    require_consent_to_links(folder, keys)
+    require_consent(folder / AGENT_FILE, stored)
+    require_consent_to_links(folder, stored)
+    keys = translate_stored(stored, builtin_added_keys)
     index = keys.pop("index")
     keys.pop(TRAINED_WITH_TOOLS_KEY, None)
     return {**keys, "stages": {}}, None if index is None else Path(index)
@@ -65,21 +75,23 @@ def read_agent_settings(folder: Path) -> tuple[dict[str, Any], Path | None] | No
 def read_trained_with_tools(folder: Path) -> bool:
     """Return whether the training of an exported model showed it a tool; False where a folder holds
     weights alone. Raises UserError as `read_agent_settings` does."""
-    keys = _read_agent_file(folder)
-    return keys is not None and bool(keys.get(TRAINED_WITH_TOOLS_KEY))
+    stored = _read_agent_file(folder)
+    return stored is not None and bool(stored.get(TRAINED_WITH_TOOLS_KEY))
 
 
 def _read_agent_file(folder: Path) -> dict[str, Any] | None:
+    """Return what the file of an agent holds, which may have former keys; consent is to exactly
+    that."""
     file = folder / AGENT_FILE
     if not file.exists():
         return None
     try:
-        keys: dict[str, Any] = read_json(file, dict[str, Any], "export the agent again")
+        stored: dict[str, Any] = read_json(file, dict[str, Any], "export the agent again")
     except DamagedFileError as error:
         raise UserError(_describe_invalid_agent(file)) from error
-    if {"index", *AGENT_KEYS} - keys.keys():
+    if {"index", *AGENT_KEYS} - translate_stored(stored, builtin_added_keys).keys():
         raise UserError(_describe_invalid_agent(file))
-    return keys
+    return stored
 
 
 def _describe_invalid_agent(file: Path) -> str:
@@ -99,19 +111,20 @@ def fill_from_model_folder(data: dict[str, Any]) -> dict[str, Any]:
     Raises UserError as `read_agent_settings` does; of what is not taken nothing needs consent.
     """
     model = data.get("model")
-    agent = _read_agent_file(Path(model)) if isinstance(model, str | Path) else None
-    if agent is None:
+    stored = _read_agent_file(Path(model)) if isinstance(model, str | Path) else None
+    if stored is None:
         return data
+    agent = translate_stored(stored, builtin_added_keys)
     if data.get("dialect") is None:  # a recipe that names none takes that of the agent
         data = {key: value for key, value in data.items() if key != "dialect"}
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
     tools = () if is_external_environment(data.get("environment")) else ("tools",)
-    copied = (*tools, "max_rows", *(PROMPT_KEYS if same_dialect else ()))
-    sections = {"search": {"topk": agent["search"]["topk"]}, "budget": agent["budget"]}
+    copied = (*tools, "max_num_seqs", *(PROMPT_KEYS if same_dialect else ()))
+    sections = {"search": {"top_k": agent["search"]["top_k"]}, "budget": agent["budget"]}
     environment = () if "tools" in data else ("environment",)
     inherited = {key: agent[key] for key in (*environment, *copied) if key not in data}
     file = Path(str(model), AGENT_FILE)
-    require_consent(file, agent, find_permission_requests(inherited, file.parent))
+    require_consent(file, stored, find_permission_requests(inherited, file.parent))
     filled = inherited | data
     for name, section in sections.items():
         own = data.get(name, {})

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import format_short
+from fieldcraft.config.recipe import list_added_keys
+from fieldcraft.config.renamed_keys import require_current_keys
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.paths import expand_home
 from fieldcraft.records.reading import parse_yaml, raise_read_errors
@@ -18,7 +20,7 @@ RENAMED_RECIPES: Mapping[str, str] = {
     "afm-select": "afm-select-web, which drops what a model knows without tools, or"
     " afm-select-code, which drops what a model always solves",
 }
-BASE_KEY = "like"  # names a shipped recipe, whose keys are those that a file does not have
+BASE_KEY = "extends"  # names a shipped recipe, whose keys are those that a file does not have
 
 
 def list_builtin_recipes() -> list[str]:
@@ -29,17 +31,26 @@ def list_builtin_recipes() -> list[str]:
 
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the contents of a recipe file, by shipped name or path, merged over those of the
-    recipe that it is like. Raises UserError for a file that is not there or cannot be read."""
+    recipe that it extends. Raises UserError for a file that is not there or cannot be read, and for
+    a key that was renamed."""
     data = _read_contents(expand_home(name))
+    check_key_names(data, name)
     if BASE_KEY not in data:
         return data
     base = data.pop(BASE_KEY)
     if base not in list_builtin_recipes():
         raise UserError(
-            f"{name} is like {format_short(base)}, which is not a built-in recipe: use one of"
+            f"{name} extends {format_short(base)}, which is not a built-in recipe: use one of"
             f" {', '.join(list_builtin_recipes())}."
         )
     return deep_merge(read_recipe(base), data)
+
+
+def check_key_names(data: dict[str, Any], file: str = "") -> None:
+    """Raise UserError for a key in the contents of a recipe that was renamed. `file` is the one
+    that holds them."""
+    with raise_read_errors(file or "the recipe", "write it flatter"):
+        require_current_keys(data, list_added_keys, file)
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,4 +94,4 @@ def get_default_run_folder(name: str, overrides: list[str]) -> Path:
     for override in overrides:
         apply_override(data, override)
     seed = f"-seed{data['seed']}" if data.get("seed") else ""
-    return Path("runs", f"{data.get('recipe')}{seed}")
+    return Path("runs", f"{data.get('name')}{seed}")

@@ -12,6 +12,7 @@ from fieldcraft.config.hub_names import (
     parse_hub_dataset,
     parse_hub_model,
 )
+from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.hub.dataset_files import fetch_dataset
 from fieldcraft.hub.models import resolve_checkpoint
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
@@ -65,7 +66,8 @@ def _list_hub_names(run_folder: Path) -> list[HubModel | HubDataset]:
         found.append(parse_hub_dataset(text))
         return text
 
-    data = read_json(manifest, dict[str, Any], RERUN_ADVICE)
+    stored = read_json(manifest, dict[str, Any], RERUN_ADVICE)
+    data = translate_stored(stored, builtin_added_keys)
     map_sources(data, checkpoint=collect_model, file=collect_dataset)
     return [name for name in found if name is not None]
 

@@ -21,9 +21,11 @@ from fieldcraft.config.names import (
 )
 from fieldcraft.config.recipe import (
     Recipe,
+    list_added_keys,
     make_world_settings_model,
     resolve_stage_config,
 )
+from fieldcraft.config.renamed_keys import translate_stored
 from fieldcraft.config.sections import WorldConfig, get_recipe_keys
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.url_secrets import ExposedSecretError, require_no_secrets
@@ -32,7 +34,7 @@ from fieldcraft.recipes.clusters import require_valid_cluster
 from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import require_valid_environment
 from fieldcraft.recipes.exported import fill_from_model_folder
-from fieldcraft.recipes.files import read_recipe
+from fieldcraft.recipes.files import check_key_names, read_recipe
 from fieldcraft.recipes.hub_sources import fetch_sources
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.recipes.permissions import find_permission_requests
@@ -73,6 +75,7 @@ def load_recipe(name: str, overrides: list[str], resumed_folder: Path | None = N
     ignores_world = "world" in overridden or {"world", "tasks"} <= data.keys()
     for override in overrides:
         apply_override(data, override)
+    check_key_names(data)  # before anything is fetched
     recipe = parse_recipe(data, resumed_folder)
     if ignores_world and recipe.has_task_files and recipe.world is not None:
         raise UserError(
@@ -91,7 +94,7 @@ def load_world_recipe(name: str, recipe: str, overrides: list[str]) -> Recipe:
     data = read_recipe(recipe)
     world = data.get("world")
     if not isinstance(world, dict) or world.get("name") != name:
-        data = {"recipe": get_display_name(name), "world": {"name": name}, "stages": {}}
+        data = {"name": get_display_name(name), "world": {"name": name}, "stages": {}}
     for override in overrides:
         apply_override(data, override)
     return parse_recipe(data)
@@ -119,10 +122,12 @@ def parse_recipe(data: dict[str, Any], resumed_folder: Path | None = None) -> Re
     require_known_names(recipe)
     require_valid_cluster(recipe)
     require_valid_seeds(recipe)
-    for key in recipe.needs:
+    for key in recipe.required_paths:
         if getattr(recipe, key) is None:
-            raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    graders = {recipe.correct}.union(*(stage.reward_names for stage in recipe.stages.values()))
+            raise UserError(f"recipe '{recipe.name}' needs {key}=PATH on the command line.")
+    graders = {recipe.verdict_reward}.union(
+        *(stage.reward_names for stage in recipe.stages.values())
+    )
     require_complete_judge(recipe.judge, "judge" in {*graders, recipe.evaluation.verifier})
     keys = ("model", "tasks", "corpus", "demonstrations", "pairs")
     files: dict[str, Path | None] = {key: getattr(recipe, key) for key in keys}
@@ -162,6 +167,7 @@ def _require_plain_values(value: Any, path: str = "") -> None:
 def build_recipe(data: dict[str, Any]) -> Recipe:
     """Return the typed recipe of a mapping. Raises UserError with the first problem, and
     ExposedSecretError."""
+    check_key_names(data)
     data = replace_names_with_paths(expand_home(data))
     require_no_secrets(data)
     stages = data.get("stages")
@@ -221,12 +227,11 @@ def load_run_recipe(run: Path) -> Recipe:
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
-    data = read_json(file, dict[str, Any], RERUN_ADVICE)
-    require_consent(
-        file, data, [ask for ask in find_permission_requests(data, run) if ask.name == "module"]
-    )
+    stored = read_json(file, dict[str, Any], RERUN_ADVICE)
+    modules = [ask for ask in find_permission_requests(stored, run) if ask.name == "module"]
+    require_consent(file, stored, modules)
     try:
-        recipe = build_recipe(data)
+        recipe = build_recipe(translate_stored(stored, list_added_keys))
     except (
         ComponentError,
         ExposedSecretError,

@@ -13,7 +13,7 @@ SHORTHAND_KEY = "engine"  # a part that a recipe may name by text alone; a setti
 
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Set the key of `override`, such as stages.rl.steps=7, in the data of a recipe. A number is a
-    place in a list: tools.0.topk=3. Raises UserError where there is no such place."""
+    place in a list: tools.0.cost=3. Raises UserError where there is no such place."""
     key, equals, value = override.partition("=")
     if not equals or not all(key.split(".")):
         raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from fieldcraft.config.names import list_installed_names
+from fieldcraft.config.renamed_keys import builtin_added_keys, translate_stored
 from fieldcraft.config.url_secrets import mask_secrets
 from fieldcraft.records.paths import expand_home
 
@@ -32,21 +33,22 @@ PERMISSIONS: Mapping[str, str] = {
 }
 # Keys whose values are texts for the model or for readers, or names that nothing is looked up by.
 _FREE_TEXT_KEYS = frozenset(
-    {"recipe", "instruction", "system", "template", "request", "called", "unseen", "prefix", "date"}
-    | {"rows", "comparisons", "cost", "tool_costs"}
+    {"instruction", "system_prompt", "chat_template_kwargs", "eval_names", "prefix", "date"}
+    | {"table_rows", "comparisons", "cost", "tool_costs"}
 )
+_BUDGET_SECTIONS = frozenset({"budget", "stages", "evaluation"})  # sections with a budget in them
 _KEY_PERMISSIONS: Mapping[str, str] = {
     "mcp": "mcp",
     "command": "command",
     "python": "command",  # an interpreter
     "taskset": "module",
     "libraries": "module",
-    "waive": "waive",
+    "allow_missing_layers": "waive",
     **dict.fromkeys(("url", "urls", "server_url", "allow_hosts"), "address"),
 }
 # Keys of files that are read where they are, and nothing is done where they are not.
 _OPTIONAL_FILE_KEYS = frozenset({"index", "model", "tasks", "corpus", "demonstrations", "pairs"})
-_STORAGE_KEYS = frozenset({"files", "cache", "record", "replay", "exchange"})
+_STORAGE_KEYS = frozenset({"files", "cache", "record", "replay", "weight_folder"})
 _WEB_TOOLS = frozenset({"web_search", "crawl_page"})  # tools that need no address to be told one
 _MODULE_REGEX = re.compile(r"[^\s:/\\]+:[^\s/\\]*")
 
@@ -85,7 +87,7 @@ def find_permission_requests(data: Mapping[str, Any], folder: Path) -> list[Perm
     component_names = list_installed_names()
     found = [
         PermissionRequest(name, ".".join(leaf.path), _describe_leaf(leaf, name))
-        for leaf in _iter_leaves(data, (), "", {})
+        for leaf in _iter_stored_leaves(data)
         if (name := _classify_leaf(leaf, folder, component_names)) is not None
     ]
     return sorted(found, key=lambda request: [*PERMISSIONS].index(request.name))
@@ -95,7 +97,7 @@ def find_escaping_links(folder: Path, data: Mapping[str, Any]) -> list[Permissio
     """Return the symbolic links in a folder that lead out of it, but for those to files that `data`
     names, and to the blobs of a Hugging Face cache."""
     home = folder.resolve()
-    texts = {leaf.text for leaf in _iter_leaves(data, (), "", {})}
+    texts = {leaf.text for leaf in _iter_stored_leaves(data)}
     allowed = {_resolve_path(text) for text in texts if "/" in text or _path_exists(text)}
     blobs = home.parent.parent / "blobs"
     found = []
@@ -117,6 +119,12 @@ def _iter_links(folder: Path) -> Iterator[Path]:
                 yield link
 
 
+def _iter_stored_leaves(data: Mapping[str, Any]) -> Iterator[_TextLeaf]:
+    """Yield every text of a file by its current keys. User-defined stage types, which are not
+    imported before they are allowed, stay as they are: none of their keys is free text."""
+    return _iter_leaves(translate_stored(data, builtin_added_keys), (), "", {})
+
+
 def _iter_leaves(
     value: Any, path: tuple[str, ...], key: str, section: Mapping[str, Any]
 ) -> Iterator[_TextLeaf]:
@@ -132,8 +140,16 @@ def _iter_leaves(
         case list() | tuple():
             for number, inner in enumerate(value):
                 yield from _iter_leaves(inner, (*path, str(number)), key, section)
-        case str() if value:
+        case str() if value and not _is_free_text(path):
             yield _TextLeaf(path, key, value, section)
+
+
+def _is_free_text(path: tuple[str, ...]) -> bool:
+    """Return whether a text is free by its place: the name of the recipe, names of tools and the
+    prompt for a summary. In other sections, keys of these names are settings of components."""
+    if path[-2:] == ("fold", "prompt"):
+        return path[0] in _BUDGET_SECTIONS
+    return path == ("name",) or (path[:1] == ("tools",) and path[2:3] == ("names",))
 
 
 def _classify_leaf(leaf: _TextLeaf, folder: Path, component_names: Collection[str]) -> str | None:

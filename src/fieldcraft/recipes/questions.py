@@ -12,7 +12,7 @@ def require_questions(recipe: Recipe) -> None:
     exist."""
     if recipe.world is None and not recipe.has_task_files and not recipe.environment.is_external:
         raise UserError(
-            f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
+            f"recipe '{recipe.name}' has no questions: give tasks=FILE, or world.name= with one"
             f" of {', '.join(list_registered(ComponentKind.WORLD))}."
         )
     if not recipe.has_task_files:
@@ -112,7 +112,7 @@ def require_valid_closed_book(recipe: Recipe) -> None:
         )
     if recipe.closed_book.questions == 0:
         return
-    if recipe.select is not None and recipe.select.toolless is not None:
+    if recipe.select is not None and recipe.select.closed_book_model is not None:
         raise UserError(
             "select measures the closed-book rate of the questions of training itself: remove"
             " closed_book.questions."

@@ -45,10 +45,10 @@ def require_known_names(recipe: Recipe) -> None:
             )
     earlier = ["start"]
     for name, stage in recipe.stages.items():
-        if stage.start is not None and stage.start not in earlier:
+        if stage.start_from is not None and stage.start_from not in earlier:
             raise UserError(
-                f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
-                f" one of {', '.join(earlier)}."
+                f"stage '{name}' starts from '{stage.start_from}', which does not come before it:"
+                f" use one of {', '.join(earlier)}."
             )
         for dependency in stage.stage_dependencies:
             if dependency not in earlier:
@@ -57,7 +57,7 @@ def require_known_names(recipe: Recipe) -> None:
                     f" it: use one of {', '.join(earlier)}."
                 )
         earlier.append(name)
-    for title, name in recipe.rows.items():
+    for title, name in recipe.table_rows.items():
         if name not in list_evaluations(recipe):
             raise UserError(
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
@@ -76,17 +76,19 @@ def require_valid_collection(recipe: Recipe) -> None:
     """Raise UserError for a teacher without work, for collecting in a recipe that trains, and for
     keys that a teacher does not obey."""
     teacher = recipe.teacher
-    is_sampled = recipe.select is not None and recipe.select.toolless == TEACHER
+    is_sampled = recipe.select is not None and recipe.select.closed_book_model == TEACHER
     if "team" in recipe.evaluation.teachers and teacher.team is None:
         raise UserError("evaluation.teachers names the team, so set teacher.team, as in afm.")
     if recipe.collect is None:
         if teacher != TeacherConfig() and not (is_sampled or recipe.evaluation.teachers):
             raise UserError(
-                "teacher is only for a recipe with collect, select.toolless=teacher or"
+                "teacher is only for a recipe with collect, select.closed_book_model=teacher or"
                 " evaluation.teachers: use the recipe autocoa-data, or afm-data."
             )
         if is_sampled and teacher.model is None:
-            raise UserError("select.toolless=teacher needs the name of a model: set teacher.model.")
+            raise UserError(
+                "select.closed_book_model=teacher needs the name of a model: set teacher.model."
+            )
         return
     if recipe.stages:
         raise UserError(
@@ -102,7 +104,7 @@ def require_valid_collection(recipe: Recipe) -> None:
                 f"budget.{key} has no effect with collect, because the teacher decides when to"
                 " stop: remove it."
             )
-    needs_model = teacher.url is not None or teacher.seats or recipe.has_task_files
+    needs_model = teacher.url is not None or teacher.members or recipe.has_task_files
     if teacher.model is None and needs_model:
         raise UserError(
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
@@ -143,7 +145,7 @@ def require_valid_seeds(recipe: Recipe) -> None:
         )
     if recipe.seeds and not recipe.stages:
         raise UserError(
-            f"the recipe '{recipe.recipe}' trains nothing, so there is no table over"
+            f"the recipe '{recipe.name}' trains nothing, so there is no table over"
             f" seeds={list(recipe.seeds)}: run it with seed=N for each."
         )
 

@@ -33,7 +33,8 @@ def get_policy_turns(segments: Iterable[Segment]) -> list[str]:
 
 
 def count_max_chain_tokens(trajectory: Trajectory) -> int:
-    """Return the number of tokens of the longest chain, which `budget.total_tokens` limits."""
+    """Return the number of tokens of the longest chain, which `budget.max_context_tokens`
+    limits."""
     return max(len(concat_ids(chain)) for chain in split_chains(trajectory))
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from fieldcraft.records.files import append_text, replace_nonfinite, write_text
 from fieldcraft.records.reading import DamagedFileError, parse_finite_int, raise_read_errors
 from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.renamed_metrics import rename_row
 
 MetricValue = float | str | bool | None | list[Any] | dict[str, Any]
 
@@ -33,8 +34,8 @@ class MetricsLog:
         self.path = path
 
     def read_rows(self) -> list[dict[str, Any]]:
-        """Return all complete rows, without one that a kill cut short. Raises UserError for a file
-        of something else."""
+        """Return all complete rows, with the current names of their metrics, without one that a
+        kill cut short. Raises UserError for a file of something else."""
         if not self.path.exists():
             return []
         with raise_read_errors(self.path, self._repair_advice):
@@ -44,7 +45,7 @@ class MetricsLog:
                 json.loads(line, parse_int=parse_finite_int) for line in lines
             ]
             _ROWS_ADAPTER.validate_python(rows)
-        return rows
+        return list(map(rename_row, rows))
 
     @property
     def _repair_advice(self) -> str:

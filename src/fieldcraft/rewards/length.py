@@ -13,8 +13,8 @@ class SoftOverlongPenalty(StatelessReward):
     """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for rollouts that also read.
 
     0 up to `limit` - `cache` tokens of the longest chain, then falling in a straight line to -1 at
-    `limit` and beyond. A chain is counted as `budget.total_tokens` counts it, with its prompt and
-    observations. So what the policy writes is held against the room that they leave: counted
+    `limit` and beyond. A chain is counted as `budget.max_context_tokens` counts it, with its prompt
+    and observations. So what the policy writes is held against the room that they leave: counted
     alone, it could not reach the limit at which the rollout is truncated.
     """
 

@@ -180,7 +180,7 @@ class Rubric:
         if score is not None and not 0.0 <= score <= 1.0:
             raise UserError(
                 f"the verdict reward '{trajectory.correct}' must give scores from 0 to 1,"
-                f" not {score:g}: set correct= to another reward."
+                f" not {score:g}: set verdict_reward= to another reward."
             )
 
     def _weighted_sum(self, trajectory: Trajectory) -> float | None:

@@ -1,4 +1,4 @@
-"""The verdict: whether an answer is right, by the reward that a recipe names as `correct`.
+"""The verdict: whether an answer is right, by the reward that a recipe names as `verdict_reward`.
 
 Everything that asks whether an answer is right asks here: rollouts by a rubric, and answers outside
 of rollouts, such as those of demonstrations and teachers, by `grade_verdicts`.

@@ -60,8 +60,8 @@ class PolicySimulator:
             trajectory.segments.append(
                 Segment(Author.SIMULATOR, opening_ids, opening, [0.0] * len(opening_ids))
             )
-        max_room = budget.total_tokens - len(get_context_ids(trajectory))
-        limit = min(budget.turn_tokens, budget.observation_tokens, max_room)
+        max_room = budget.max_context_tokens - len(get_context_ids(trajectory))
+        limit = min(budget.max_turn_tokens, budget.max_observation_tokens, max_room)
         if limit < 1:
             return CallRecord(
                 tool_call.tool, tool_call.arguments, "", CallOutcome.FAILED, 0.0, simulated=True
@@ -135,7 +135,7 @@ class EndpointSimulator:
         try:
             reply = await self.endpoint.chat(
                 messages,
-                max_tokens=tool_session.budget.turn_tokens,
+                max_tokens=tool_session.budget.max_turn_tokens,
                 temperature=self.temperature,
                 seed=seed,
             )

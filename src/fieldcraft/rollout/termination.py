@@ -60,10 +60,10 @@ def with_answer_reserve(rollout: RolloutSession) -> RolloutSession:
     tool_session = rollout.tool_session
     if tool_session.budget.at_limit != "answer":
         return rollout
-    max_tokens = tool_session.budget.total_tokens - count_reserved_tokens(
+    max_tokens = tool_session.budget.max_context_tokens - count_reserved_tokens(
         tool_session.dialect, tool_session.budget
     )
-    budget = tool_session.budget.model_copy(update={"total_tokens": max_tokens})
+    budget = tool_session.budget.model_copy(update={"max_context_tokens": max_tokens})
     return replace(rollout, tool_session=replace(tool_session, budget=budget))
 
 
@@ -78,10 +78,12 @@ async def run_calls(rollout: RolloutSession, calls: ToolCalls) -> None:
     frame_tokens = max(
         len(dialect.encode_observation("", ObservationPosition(i, count))) for i in range(count)
     )
-    room = (budget.total_tokens - len(get_context_ids(rollout.trajectory))) // count - frame_tokens
+    room = (
+        budget.max_context_tokens - len(get_context_ids(rollout.trajectory))
+    ) // count - frame_tokens
     if room < MIN_OBSERVATION_TOKENS:
         return rollout.reject_calls(calls, NO_ROOM_MESSAGE)
-    changes = {"observation_tokens": min(budget.observation_tokens, room)}
+    changes = {"max_observation_tokens": min(budget.max_observation_tokens, room)}
     tool_session = replace(rollout.tool_session, budget=budget.model_copy(update=changes))
     return await replace(rollout, tool_session=tool_session).run_calls(calls)
 
@@ -123,7 +125,7 @@ async def finish_exhausted(rollout: RolloutSession) -> None:
     )
     position = (trajectory, rollout.session, rollout.key)
     limits = budget.model_copy(
-        update={"turn_tokens": budget.answer_tokens or DEFAULT_ANSWER_TOKENS}
+        update={"max_turn_tokens": budget.answer_tokens or DEFAULT_ANSWER_TOKENS}
     )
     await sample_turn_into(rollout.policy, *position, limits, dialect.stop_strings)
     last = trajectory.segments[-1]

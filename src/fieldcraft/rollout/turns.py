@@ -81,7 +81,9 @@ async def sample_turn_into(
 ) -> StopReason:
     """Let the policy write a turn, up to a stop string or its end, and append it. Where the budget
     ends it, the trajectory is truncated."""
-    max_tokens = min(budget.turn_tokens, budget.total_tokens - len(get_context_ids(trajectory)))
+    max_tokens = min(
+        budget.max_turn_tokens, budget.max_context_tokens - len(get_context_ids(trajectory))
+    )
     reason = StopReason.LENGTH
     if max_tokens >= 1:
         with track_activity("sampler"):
@@ -207,8 +209,8 @@ class RolloutSession:
         fold = self.tool_session.budget.fold
         return (
             fold is not None
-            and len(self.trajectory.folds) < fold.most
-            and len(get_context_ids(self.trajectory)) >= fold.at
+            and len(self.trajectory.folds) < fold.max_folds
+            and len(get_context_ids(self.trajectory)) >= fold.trigger_tokens
         )
 
     async def fold(self) -> bool:

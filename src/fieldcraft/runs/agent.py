@@ -157,7 +157,7 @@ class Agent:
                 written, and for what stops a run.
         """
         folder = require_path(out, "out")
-        names = {"recipe": folder.name, "model": str(self.model)}
+        names = {"name": folder.name, "model": str(self.model)}
         keys = names | make_training_keys(self.recipe, stages, settings)
         require_run_folder(folder)
         with open_tasks_file(tasks, folder) as file:
@@ -390,4 +390,4 @@ def load_agent(run: RunFolder | None, model: Path) -> Agent:
     if (exported := read_agent_settings(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)
-    return Agent(model, Recipe(recipe="none", stages={}), None)
+    return Agent(model, Recipe(name="none", stages={}), None)

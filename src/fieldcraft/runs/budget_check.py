@@ -40,17 +40,17 @@ def check_budgets(context: CheckContext, notes: list[str]) -> Iterator[str]:
     for key, budget in collect_budgets(context.recipe).items():
         reserved = count_reserved_tokens(context.dialect, budget)
         yield from check_fold_budget(key, budget, context.dialect, prompt, reserved)
-        if budget.total_tokens not in totals:
-            totals.append(budget.total_tokens)
-        if prompt + turns * budget.turn_tokens + reserved > budget.total_tokens:
+        if budget.max_context_tokens not in totals:
+            totals.append(budget.max_context_tokens)
+        if prompt + turns * budget.max_turn_tokens + reserved > budget.max_context_tokens:
             reserve_note = (
                 f", beside {reserved} that are held back for an answer," if reserved else ""
             )
             yield (
                 f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
-                f" {room_for} of {budget.turn_tokens} "
+                f" {room_for} of {budget.max_turn_tokens} "
                 f"tokens{' each' if turns > 1 else ''}{reserve_note}"
-                f" within {key}.total_tokens={budget.total_tokens}: raise it."
+                f" within {key}.max_context_tokens={budget.max_context_tokens}: raise it."
             )
     notes.append(f"the longest prompt has {prompt} of {' or '.join(map(str, totals))} tokens")
 
@@ -64,17 +64,17 @@ def check_positions(context: CheckContext) -> Iterator[str]:
         if max_positions == limit
         else ""
     )
-    session_tokens = context.recipe.engine.settings.get("max_len")
+    session_tokens = context.recipe.engine.settings.get("max_model_len")
     for key, budget in collect_budgets(context.recipe).items():
-        tokens = budget.total_tokens
+        tokens = budget.max_context_tokens
         if max_positions is not None and tokens > max_positions:
             yield (
-                f"{key}.total_tokens={tokens} is more than the {max_positions} positions of the"
-                f" model{reason}: set {key}.total_tokens={max_positions} or less."
+                f"{key}.max_context_tokens={tokens} is more than the {max_positions} positions of"
+                f" the model{reason}: set {key}.max_context_tokens={max_positions} or less."
             )
         elif isinstance(session_tokens, int) and tokens > session_tokens:
             yield (
-                f"{key}.total_tokens={tokens} is more than engine.max_len={session_tokens}, where"
-                " the engine would end every session: raise engine.max_len, or lower"
-                f" {key}.total_tokens."
+                f"{key}.max_context_tokens={tokens} is more than"
+                f" engine.max_model_len={session_tokens}, where the engine would end every session:"
+                f" raise engine.max_model_len, or lower {key}.max_context_tokens."
             )

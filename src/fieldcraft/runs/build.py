@@ -69,13 +69,13 @@ async def open_search_tool(recipe: Recipe, index: Path) -> Tool:
     folder."""
     settings = recipe.search
     if settings.url is None:
-        return SearchTool(SearchIndex.load(index), settings.topk)
+        return SearchTool(SearchIndex.load(index), settings.top_k)
     client = RemoteSearchTool(
         settings.url,
-        topk=settings.topk,
+        topk=settings.top_k,
         timeout_seconds=settings.timeout_seconds,
         # before the limit of a call, which does not know whose fault it is
-        total_seconds=0.9 * recipe.budget.call_seconds,
+        total_seconds=0.9 * recipe.budget.call_timeout_seconds,
         api_key_env=settings.api_key_env,
     )
     await client.check()
@@ -169,7 +169,9 @@ async def open_mcp_tools(recipe: Recipe, tool_config: ToolConfig) -> list[AnyToo
         tool_config.settings,
         {},
     )
-    return apply_server_config(await server.list_tools(recipe.budget.call_seconds), tool_config)
+    return apply_server_config(
+        await server.list_tools(recipe.budget.call_timeout_seconds), tool_config
+    )
 
 
 @lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
@@ -217,12 +219,12 @@ def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward
     is not there."""
     available = {reward.name: reward for reward in given_rewards if reward is not None}
     offered, seconds = {"runner": make_program_runner(recipe)}, recipe.budget.reward_seconds
-    if recipe.correct == AUTO_VERDICT:
+    if recipe.verdict_reward == AUTO_VERDICT:
         return AutoReward(partial(_find_grader, available, offered, seconds))
-    if (grader := _find_grader(available, offered, seconds, recipe.correct)) is None:
+    if (grader := _find_grader(available, offered, seconds, recipe.verdict_reward)) is None:
         raise UserError(
             "the verdict reward is a judge, and no judge is configured: set judge.url and"
-            " judge.model, or set correct= to another reward."
+            " judge.model, or set verdict_reward= to another reward."
         )
     return grader
 
@@ -230,7 +232,7 @@ def make_verdict_reward(recipe: Recipe, *given_rewards: Reward | None) -> Reward
 async def open_verdict_reward(recipe: Recipe) -> Reward:
     """Open the same for an agent outside of a run. Where its recipe has a judge that may grade,
     this one must answer now."""
-    needs_judge = recipe.correct in (AUTO_VERDICT, JUDGE)
+    needs_judge = recipe.verdict_reward in (AUTO_VERDICT, JUDGE)
     return make_verdict_reward(
         recipe, await open_judge(recipe.judge, None) if needs_judge else None
     )
@@ -258,7 +260,7 @@ def _with_time_limit(seconds: float, name: str, reward: Reward) -> Reward:
 def make_program_runner(recipe: Recipe) -> GradingSandbox:
     """Return a runner of programs that are graded, with the isolation of the recipe's own tool."""
     tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON_TOOL]
-    return GradingSandbox(tools[0].get("waive", ()) if tools else ())
+    return GradingSandbox(tools[0].get("allow_missing_layers", ()) if tools else ())
 
 
 def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> dict[str, float]:
@@ -278,7 +280,7 @@ def _resolve_verdict_name(weights: Mapping[str, float], verdict_name: str) -> di
 
 def compute_max_cost(budget: BudgetConfig, call_cost: float) -> float:
     """Return the cost of a rollout that spends its whole budget: OTC's usual c."""
-    return budget.max_calls * call_cost + budget.token_cost * budget.total_tokens / 1000
+    return budget.max_calls * call_cost + budget.token_cost * budget.max_context_tokens / 1000
 
 
 def make_rubric(
@@ -311,7 +313,7 @@ def make_rubric(
             "a stage rewards low costs, and nothing costs anything: give a tool a cost above 0."
         )
     offered: dict[str, Any] = {
-        "smoothing": stage.call_smoothing or max_cost,
+        "smoothing": stage.otc_smoothing or max_cost,
         "measure": compute_acting_cost if prices_costs else CALL_COUNT,
         "runner": runner or GradingSandbox(),
     }

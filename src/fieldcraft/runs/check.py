@@ -112,7 +112,7 @@ def check_recipe(
             return errors
         if recipe.evaluation.teachers:
             run_check("teachers", partial(check_teachers, recipe))
-        if recipe.select is not None and recipe.select.toolless == TEACHER:
+        if recipe.select is not None and recipe.select.closed_book_model == TEACHER:
             run_check("teacher", partial(check_teacher_model, recipe.teacher))
         if recipe.model is None and (not passed[1] or recipe.has_task_files):
             return errors  # the model is made from the world
@@ -208,7 +208,7 @@ def check_dialect(context: CheckContext, notes: list[str]) -> Iterator[str]:
 def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]:
     """Check that every task has what it is graded by, and that its grader is there. A gold answer,
     written as a policy writes it and read back, must score 1."""
-    graders = [resolve_reward_name(context.recipe.correct, task) for task in context.tasks]
+    graders = [resolve_reward_name(context.recipe.verdict_reward, task) for task in context.tasks]
     counts = Counter(graders)
     if counts.keys() != {DEFAULT_VERDICT_REWARD}:
         notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
@@ -222,8 +222,8 @@ def check_gold_answers(context: CheckContext, notes: list[str]) -> Iterator[str]
         task, grader = ungradable[0]
         yield (
             f"{len(ungradable)} of {len(context.tasks)} questions, such as task '{task.id}', have"
-            f" nothing that the reward '{grader}' grades by: set correct=auto, which follows what"
-            " each has, or remove them."
+            f" nothing that the reward '{grader}' grades by: set verdict_reward=auto, which follows"
+            " what each has, or remove them."
         )
     answered = [task for task in context.tasks if task.answers]
     unscorable = [task for task in answered if not any(_score_gold_answers(context.dialect, task))]
@@ -305,7 +305,7 @@ def check_stage(context: CheckContext, name: str, stage: Stage, notes: list[str]
     if isinstance(stage, Rl):
         recipe = context.recipe  # the rubric finds every reward
         runner, call_cost = make_program_runner(recipe), recipe.max_call_cost
-        make_rubric(stage, recipe.budget, context.judge, recipe.correct, runner, call_cost)
+        make_rubric(stage, recipe.budget, context.judge, recipe.verdict_reward, runner, call_cost)
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,9 @@ class PreviewStageData:
         found = data_source.trajectories(data, self._limit_count(count), self.dialect, schemas)
         self.notes.extend(data_source.dataset_notes(data, self.dialect, schemas))
         if self.recipe.has_task_files:  # a world's are right
-            graders = Counter(resolve_reward_name(self.recipe.correct, t.task) for t in found)
+            graders = Counter(
+                resolve_reward_name(self.recipe.verdict_reward, t.task) for t in found
+            )
             for name in filter(graders.__getitem__, EXPENSIVE_GRADERS):
                 is_deferred = name in data_source.deferred_graders
                 treatment = (

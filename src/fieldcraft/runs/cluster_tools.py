@@ -17,8 +17,8 @@ from fieldcraft.tools.python.tool import parse_limits
 from fieldcraft.types import Tool
 
 WORKER_SETTINGS = {
-    "waive",
-    "concurrent",
+    "allow_missing_layers",
+    "max_concurrent",
     "libraries",
 }  # settings of the tool python that workers obey
 CALL_TIME_SHARE = 0.9  # of the seconds of a call, whose own limit does not know whose fault it is
@@ -29,7 +29,10 @@ async def open_cluster_tools(
 ) -> tuple[Tool | None, dict[str, Tool]]:
     """Return the search over the servers of a cluster, None where it has none, and other tools by
     name. Raises UserError for servers that cannot be started."""
-    settings, seconds = cluster_session.settings, CALL_TIME_SHARE * recipe.budget.call_seconds
+    settings, seconds = (
+        cluster_session.settings,
+        CALL_TIME_SHARE * recipe.budget.call_timeout_seconds,
+    )
     search, other_tools = None, dict[str, Tool]()
     if settings.search_servers:
         make = partial(

@@ -92,7 +92,7 @@ def _filter_collected(context: RunContext) -> dict[str, Any]:
     demonstrations = read_demonstrations(folder.collect_folder / DEMONSTRATIONS_FILE)
     filters, dialect = recipe.collect.filters, make_byte_level_dialect(recipe)
     result = filter_demonstrations(recipe, demonstrations, filters, dialect, context.verdict_reward)
-    write_filtered(folder.filtered_folder, recipe.recipe, demonstrations, result, recipe)
+    write_filtered(folder.filtered_folder, recipe.name, demonstrations, result, recipe)
     return {
         "collected": len(demonstrations),
         **{stage.name: stage.after for stage in result.stages},
@@ -104,7 +104,7 @@ def _write_collect_report(
 ) -> dict[str, Any]:
     recipe, folder = context.recipe, context.folder
     report = build_report(
-        recipe=recipe.recipe,
+        recipe=recipe.name,
         seed=recipe.seed,
         device=str(context.device),
         stages=[StageSummary("collect", seconds)],

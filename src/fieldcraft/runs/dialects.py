@@ -130,9 +130,9 @@ def _make_dialect(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> Ba
         name,
         tokenizer,
         recipe.instruction,
-        chat_template_kwargs=recipe.template,
-        system_prompt=recipe.system,
-        summary_instruction=recipe.budget.fold.request if recipe.budget.fold is not None else None,
+        chat_template_kwargs=recipe.chat_template_kwargs,
+        system_prompt=recipe.system_prompt,
+        summary_instruction=recipe.budget.fold.prompt if recipe.budget.fold is not None else None,
         eos_ids=read_eos_token_ids(folder),
         prompt_date=recipe.date,
     )

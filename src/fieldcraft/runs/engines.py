@@ -92,7 +92,7 @@ def _engine_arguments(
     return {
         "model": model,
         "tokenizer": tokenizer,
-        "max_rows": recipe.max_rows,
+        "max_num_seqs": recipe.max_num_seqs,
         "threads": threads,
         "dtype": recipe.policy_dtype,
     }

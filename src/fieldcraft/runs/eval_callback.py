@@ -10,7 +10,7 @@ from fieldcraft.config.sections import BudgetConfig
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.evaluate import evaluate_tasks, make_verdict_rubric
-from fieldcraft.evals.summary import summarise_evaluation
+from fieldcraft.evals.summary import STEP_METRICS, summarise_evaluation
 from fieldcraft.records.events import ignore_event
 from fieldcraft.rollout.environments import EnvironmentRunner
 from fieldcraft.rollout.loop import Policy
@@ -31,12 +31,12 @@ async def open_eval_callback(
     stage_budget: BudgetConfig,
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[EvalCallback]:
-    """Yield the probe that `evaluation.during` asks for, inside the block. The model answers the
+    """Yield the probe that `evaluation.periodic` asks for, inside the block. The model answers the
     first questions of the leading split, greedily, with the run's tools and within the budget of
-    evaluations. Exact match and calls become `heldout_em` and `heldout_calls` of the step's
+    evaluations. Exact match and calls become `eval/em` and `eval/calls_mean` of the step's
     metrics. A stage that samples lends its engine; for another one `new_engine` makes one. `model`
     has the tokenizer, and `runner` is the stage's own, within the budget `stage_budget`."""
-    if context.recipe.evaluation.during is None:
+    if context.recipe.evaluation.periodic is None:
         yield skip_evaluation
         return
     recipe = context.recipe.evaluation_recipe
@@ -57,8 +57,8 @@ def _make_eval_callback(
     new_engine: Callable[[], PolicyEngine],
 ) -> EvalCallback:
     settings = context.recipe.evaluation
-    assert settings.during is not None
-    interval, max_tasks = settings.during.every, settings.during.questions
+    assert settings.periodic is not None
+    interval, max_tasks = settings.periodic.every, settings.periodic.questions
     tasks = [t for t in context.evaluation_tasks() if t.meta.get("split") == settings.leading_split]
 
     async def evaluate_step(steps: int) -> StepMetrics:
@@ -78,6 +78,6 @@ def _make_eval_callback(
         if engine is not stage.engine:
             await engine.sleep()
         summary = summarise_evaluation(trajectories, settings.leading_split)
-        return {"heldout_em": summary["em"], "heldout_calls": summary["calls_mean"]}
+        return {metric: summary[key] for key, metric in STEP_METRICS.items()}
 
     return evaluate_step

@@ -63,7 +63,9 @@ class ExampleSource:
             ids = self.dialect.encode_prompt(task.question, ToolNameMap(task, self.schemas).schemas)
             prompt = self.dialect.tokenizer.decode(ids)
         scores = dict(zip(self._trial_answers(task), (t.is_correct for t in attempts), strict=True))
-        return QuestionExample(task, prompt, resolve_reward_name(self.recipe.correct, task), scores)
+        return QuestionExample(
+            task, prompt, resolve_reward_name(self.recipe.verdict_reward, task), scores
+        )
 
     def _trial_answers(self, task: Task) -> list[str]:
         """Return a right answer, if one is known, and a wrong one: that of another question."""
@@ -81,8 +83,8 @@ class ExampleSource:
         for stage, settings in self.recipe.stages.items():
             if not isinstance(settings, Sft | Contrastive):
                 continue
-            key = (settings.data, settings.trained_authors)
-            name = f"{settings.data} (stage {stage})"
+            key = (settings.dataset, settings.trained_authors)
+            name = f"{settings.dataset} (stage {stage})"
             if key not in seen:
                 seen.add(key)
                 trained = frozenset(map(Author, settings.trained_authors))
@@ -91,7 +93,7 @@ class ExampleSource:
                     if isinstance(settings, Contrastive)
                     else self._from_trajectories
                 )
-                yield from make(settings.data, name, trained, count)
+                yield from make(settings.dataset, name, trained, count)
 
     def _from_trajectories(
         self, data: str, name: str, trained: frozenset[Author], count: int

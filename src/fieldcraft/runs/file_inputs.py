@@ -78,7 +78,7 @@ class FileData(DataSource):
     def _require_dataset(self, dataset: str) -> None:
         if dataset != DEMONSTRATIONS_DATASET or self.recipe.demonstrations is None:
             raise UserError(
-                f"data set '{dataset}' is unknown here: use data: demonstrations with"
+                f"data set '{dataset}' is unknown here: use dataset: demonstrations with"
                 " demonstrations=FILE."
             )
 
@@ -168,8 +168,8 @@ class FileData(DataSource):
                 continue
             if not trajectory.well_formed:
                 reasons["not well-formed"] += 1
-            elif count_max_chain_tokens(trajectory) > self.recipe.budget.total_tokens:
-                reasons["longer than budget.total_tokens"] += 1
+            elif count_max_chain_tokens(trajectory) > self.recipe.budget.max_context_tokens:
+                reasons["longer than budget.max_context_tokens"] += 1
             else:
                 usable.append(trajectory)
         path, max_share = self.recipe.demonstrations, self.recipe.max_left_out
@@ -202,8 +202,8 @@ class FileData(DataSource):
         """Return the pairs of the user's file, in the run's dialect."""
         if dataset != PAIRS_DATASET or self.recipe.pairs is None:
             raise UserError(
-                f"data set '{dataset}' of pairs is unknown here: use data: pairs with pairs=FILE,"
-                " as 'fieldcraft run autocoa-data' writes one."
+                f"data set '{dataset}' of pairs is unknown here: use dataset: pairs with"
+                " pairs=FILE, as 'fieldcraft run autocoa-data' writes one."
             )
         usable, reasons = self.load_usable_pairs(dialect, tools)
         return _require_examples(usable, reasons, f"no pair of {self.recipe.pairs}")[:count]
@@ -227,7 +227,8 @@ class FileData(DataSource):
                 isinstance(branch[-1], Answer) for branch in branches
             ]  # other ways have no verdict
             is_graded = (
-                resolve_reward_name(self.recipe.correct, pair.task) not in self.deferred_graders
+                resolve_reward_name(self.recipe.verdict_reward, pair.task)
+                not in self.deferred_graders
             )
             if is_graded and (
                 (has_answer[0] and verdicts[0] is False) or (has_answer[1] and verdicts[1])
@@ -245,8 +246,8 @@ class FileData(DataSource):
             both = list(zip(sides, branches, strict=True))
             if not all(round_trips(side, branch[-1], dialect, tools) for side, branch in both):
                 reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
-            elif max(map(count_max_chain_tokens, sides)) > self.recipe.budget.total_tokens:
-                reasons["longer than budget.total_tokens"] += 1
+            elif max(map(count_max_chain_tokens, sides)) > self.recipe.budget.max_context_tokens:
+                reasons["longer than budget.max_context_tokens"] += 1
             else:
                 usable.append(sides)
         tasks = [pair.task for pair in read]
@@ -302,7 +303,8 @@ def _require_examples(examples: list[T], reasons: Counter[str], subject: str) ->
                 " evaluations ask fewer by evaluation.splits."
             )
         raise UserError(
-            f"{subject} can be used ({details or 'it is empty'}): raise budget.total_tokens, set a"
-            " judge or ungraded=trust for answers that nothing can grade, or give another file."
+            f"{subject} can be used ({details or 'it is empty'}): raise budget.max_context_tokens,"
+            " set a judge or ungraded=trust for answers that nothing can grade, or give another"
+            " file."
         )
     return examples

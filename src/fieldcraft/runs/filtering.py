@@ -60,7 +60,7 @@ def write_filtered(
     settings: dict[str, Any] = {
         "filters": {stage.name: dict(stage.settings) for stage in result.stages}
     }
-    settings |= {"dialect": choose_dialect(recipe).name, "correct": recipe.correct}
+    settings |= {"dialect": choose_dialect(recipe).name, "verdict_reward": recipe.verdict_reward}
     write_data_card(
         DataCard(
             title, "demonstrations", recipe.seed, settings, result.stages, figures, result.examples

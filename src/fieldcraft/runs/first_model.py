@@ -33,12 +33,12 @@ def write_first_model(data_source: DataSource, folder: Path) -> None:
     if "<tool_call>" in tags:  # the prompt shows the tools
         texts += iter_tool_texts(tool.schema for tool in make_prompt_only_tools(recipe))
     tokenizer = make_tokenizer(texts, world.syllables)
-    _require_memory(recipe.scratch, len(tokenizer))
+    _require_memory(recipe.tiny_model, len(tokenizer))
     model = make_tiny_model(
         tokenizer,
-        layers=recipe.scratch.layers,
-        width=recipe.scratch.width,
-        heads=recipe.scratch.heads,
+        layers=recipe.tiny_model.layers,
+        width=recipe.tiny_model.width,
+        heads=recipe.tiny_model.heads,
         seed=recipe.seed,
     )
     save_model(folder, model, tokenizer)
@@ -49,7 +49,7 @@ def _require_memory(shape: TinyModelConfig, vocabulary: int) -> None:
     available = read_free_memory(torch.device("cpu"))
     if parameters * FLOAT32_BYTES > available:
         raise UserError(
-            f"a model of scratch.layers={shape.layers} and scratch.width={shape.width} has"
+            f"a model of tiny_model.layers={shape.layers} and tiny_model.width={shape.width} has"
             f" {parameters:,} parameters, which take {format_gb(parameters * FLOAT32_BYTES)} of"
             f" memory, and there are {format_gb(available)}: lower them."
         )

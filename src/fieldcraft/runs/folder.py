@@ -34,8 +34,9 @@ from fieldcraft.hub.models import require_cached, resolve_checkpoint
 from fieldcraft.recipes.loading import load_run_recipe
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINT_GLOB
-from fieldcraft.records.reading import read_json
+from fieldcraft.records.reading import raise_read_errors, read_json
 from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.renamed_metrics import rename_report
 from fieldcraft.runs.dialect_choice import with_recorded_dialect
 from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
 from fieldcraft.types import UserError
@@ -151,8 +152,8 @@ class RunFolder:
 
     def read_report(self) -> dict[str, Any]:
         """Return the report. Raises UserError where it is damaged."""
-        found: dict[str, Any] = read_json(self.report_json, dict[str, Any], self.report_advice)
-        return found
+        with raise_read_errors(self.report_json, self.report_advice):
+            return rename_report(read_json(self.report_json, dict[str, Any], self.report_advice))
 
     @property
     def report_advice(self) -> str:
@@ -197,7 +198,7 @@ class RunFolder:
         found = [stage for stage in self.recipe.stages if self.stage(stage).rollouts.exists()]
         if not found:
             raise UserError(
-                f"{self.path} has no rollouts of reinforcement learning: leave out --training."
+                f"{self.path} has no rollouts of reinforcement learning: leave out --from-training."
             )
         return self._require_name(found, name, "training rollouts of")
 

@@ -22,7 +22,9 @@ def check_answer_forms(context: CheckContext, notes: list[str]) -> Iterator[str]
     """Note which answers look like more than plain text, with the reward that fits them, and the
     scores of a few plausible right answers. Nothing of it is a problem, since any text may be an
     answer."""
-    graders = {task.id: resolve_reward_name(context.recipe.correct, task) for task in context.tasks}
+    graders = {
+        task.id: resolve_reward_name(context.recipe.verdict_reward, task) for task in context.tasks
+    }
     compared = [task for task in context.tasks if task.answers and graders[task.id] in TEXT_GRADERS]
     forms = defaultdict[AnswerForm, list[Task]](list)
     for task in compared:

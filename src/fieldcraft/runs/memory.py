@@ -29,8 +29,8 @@ from fieldcraft.types import UserError
 
 FLOAT32_BYTES = 4
 CHECKPOINT_BYTES_PER_PARAMETER = 3 * FLOAT32_BYTES  # at most: a parameter and two moments
-# Of two moments; in 8 bit 256 numbers share a scale. On a GPU that is full, host moves them out.
-MOMENT_BYTES = {"float32": 2 * FLOAT32_BYTES, "8bit": 2 + 2 * FLOAT32_BYTES / 256, "host": 0.0}
+# Of two moments; in 8 bit 256 numbers share a scale. On a GPU that is full, cpu moves them out.
+MOMENT_BYTES = {"float32": 2 * FLOAT32_BYTES, "8bit": 2 + 2 * FLOAT32_BYTES / 256, "cpu": 0.0}
 # Measured: Python with torch and transformers takes 0.4 GB, and a heap keeps some of what is freed.
 PROCESS_BYTES = 600_000_000
 # Measured: copies of the logits of a piece at the peak of a step, 1.9 of supervised stages, and of
@@ -117,17 +117,20 @@ def raise_memory_errors(stage: str) -> Iterator[None]:
         if not (isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error)):
             raise
         raise UserError(
-            f"stage '{stage}' needs more memory than there is: lower its optim.micro_tokens or"
-            " max_rows, or set optim.activation_checkpointing; then run the same command with this"
-            " change, which resumes."
+            f"stage '{stage}' needs more memory than there is: lower its optim.micro_batch_tokens"
+            " or max_num_seqs, or set optim.activation_checkpointing; then run the same command"
+            " with this change, which resumes."
         ) from error
 
 
 def estimate_run_memory(sizes: ModelSizes) -> dict[str, int]:
     """Return the estimate for every part of a run, in bytes."""
     recipe = sizes.recipe
-    rows = min(recipe.max_rows, recipe.evaluation.concurrency)
-    size, tokens = DTYPE_BYTES[recipe.policy_dtype], recipe.evaluation_recipe.budget.total_tokens
+    rows = min(recipe.max_num_seqs, recipe.evaluation.concurrency)
+    size, tokens = (
+        DTYPE_BYTES[recipe.policy_dtype],
+        recipe.evaluation_recipe.budget.max_context_tokens,
+    )
     evaluation = (
         PROCESS_BYTES + sizes.parameters * size + estimate_cache_bytes(sizes, rows, size, tokens)
     )
@@ -147,8 +150,8 @@ def estimate_stage_memory(sizes: ModelSizes, stage: Stage) -> int:
     rollouts. If it overlaps, it takes both at once, and the engine has a copy of the trained
     weights."""
     recipe, footprint = sizes.recipe, stage.memory_footprint
-    tokens = max(stage.optim.micro_tokens, find_max_text_tokens(recipe, stage))
-    rows = min(recipe.max_rows, footprint.rollouts)
+    tokens = max(stage.optim.micro_batch_tokens, find_max_text_tokens(recipe, stage))
+    rows = min(recipe.max_num_seqs, footprint.rollouts)
     caches = (1 + footprint.frozen_simulators) * estimate_stage_cache_bytes(sizes, stage, rows)
     gradients = (sizes.trainable_parameters + sizes.parameters * footprint.critics) * FLOAT32_BYTES
     training = gradients + estimate_activation_bytes(sizes, stage, tokens)
@@ -203,14 +206,16 @@ def estimate_bytes_per_parameter(recipe: Recipe, stage: Stage) -> float:
     model computes in another type, its copy in that type."""
     is_low_precision = recipe.lora is None and recipe.dtype != "float32"
     copy = DTYPE_BYTES[recipe.dtype] if is_low_precision else 0
-    return FLOAT32_BYTES + MOMENT_BYTES[stage.optim.moments] + copy
+    return FLOAT32_BYTES + MOMENT_BYTES[stage.optim.optimizer_state] + copy
 
 
 def find_max_text_tokens(recipe: Recipe, stage: Stage) -> int:
     """Return the number of tokens of the longest text that a stage may train on: of any of its
     budgets."""
     phases = stage.budget_periods(recipe.budget)
-    return max((p.budget.total_tokens for p in phases), default=recipe.budget.total_tokens)
+    return max(
+        (p.budget.max_context_tokens for p in phases), default=recipe.budget.max_context_tokens
+    )
 
 
 def estimate_stage_cache_bytes(sizes: ModelSizes, stage: Stage, rows: int) -> int:
@@ -219,8 +224,8 @@ def estimate_stage_cache_bytes(sizes: ModelSizes, stage: Stage, rows: int) -> in
     and shared none of them."""
     recipe = sizes.recipe
     tokens = find_max_text_tokens(recipe, stage)
-    if recipe.evaluation.during is not None:
-        tokens = max(tokens, recipe.evaluation_recipe.budget.total_tokens)
+    if recipe.evaluation.periodic is not None:
+        tokens = max(tokens, recipe.evaluation_recipe.budget.max_context_tokens)
     return estimate_cache_bytes(sizes, rows, DTYPE_BYTES[recipe.dtype], tokens)
 
 

@@ -47,10 +47,10 @@ class MemorySaving:
 def find_fitting_settings(
     sized: RecipeSizes, stage: str | None, estimate: Estimator, available: int
 ) -> list[MemorySaving]:
-    """Return settings, as in "max_rows=3", with which `estimate` is at most `available` bytes: one
-    if a key is enough by itself, else behind keys that only cost time, and behind these adapters
-    and a smaller type. None of them can be left out. Empty where nothing is enough. `stage` is None
-    for an evaluation.
+    """Return settings, as in "max_num_seqs=3", with which `estimate` is at most `available` bytes:
+    one if a key is enough by itself, else behind keys that only cost time, and behind these
+    adapters and a smaller type. None of them can be left out. Empty where nothing is enough.
+    `stage` is None for an evaluation.
     """
     savings: list[MemorySaving] = []
     for saving in (None, *_list_savings(sized, stage)):
@@ -91,9 +91,9 @@ def find_best_saving(
     itself.
     """
     keys = (
-        [_max_rows_key(sized)]
+        [_max_num_seqs_key(sized)]
         if stage is None
-        else [_max_rows_key(sized), _micro_tokens_key(sized, stage)]
+        else [_max_num_seqs_key(sized), _micro_tokens_key(sized, stage)]
     )
     savings = [_find_largest_value(sized, key, estimate, available) for key in keys]
     savings += (
@@ -142,9 +142,12 @@ def _find_largest_value(
     )
 
 
-def _max_rows_key(sized: RecipeSizes) -> TunableKey:
+def _max_num_seqs_key(sized: RecipeSizes) -> TunableKey:
     return TunableKey(
-        "max_rows", sized.recipe.max_rows, 1, lambda rows: lambda s: _with_keys(s, max_rows=rows)
+        "max_num_seqs",
+        sized.recipe.max_num_seqs,
+        1,
+        lambda rows: lambda s: _with_keys(s, max_num_seqs=rows),
     )
 
 
@@ -152,18 +155,21 @@ def _total_tokens_key(sized: RecipeSizes) -> TunableKey:
     budget = sized.recipe.budget
 
     def change(tokens: int) -> RecipeChange:
-        shorter = budget.model_copy(update={"total_tokens": tokens})
+        shorter = budget.model_copy(update={"max_context_tokens": tokens})
         return lambda s: _with_keys(s, budget=shorter)
 
-    minimum = 2 * budget.turn_tokens  # a call and an answer
-    return TunableKey("budget.total_tokens", budget.total_tokens, minimum, change)
+    minimum = 2 * budget.max_turn_tokens  # a call and an answer
+    return TunableKey("budget.max_context_tokens", budget.max_context_tokens, minimum, change)
 
 
 def _micro_tokens_key(sized: RecipeSizes, stage: str) -> TunableKey:
-    current = sized.recipe.stages[stage].optim.micro_tokens
-    name = f"stages.{stage}.optim.micro_tokens"
+    current = sized.recipe.stages[stage].optim.micro_batch_tokens
+    name = f"stages.{stage}.optim.micro_batch_tokens"
     return TunableKey(
-        name, current, 1, lambda tokens: lambda s: _with_optim_keys(s, stage, micro_tokens=tokens)
+        name,
+        current,
+        1,
+        lambda tokens: lambda s: _with_optim_keys(s, stage, micro_batch_tokens=tokens),
     )
 
 
@@ -175,9 +181,11 @@ def _list_savings(sized: RecipeSizes, stage: str | None) -> list[MemorySaving]:
     then a type."""
     recipe, savings = sized.recipe, list[MemorySaving]()
     if stage is not None:
-        optim, longest = recipe.stages[stage].optim, recipe.budget.total_tokens
+        optim, longest = recipe.stages[stage].optim, recipe.budget.max_context_tokens
         savings += [] if optim.activation_checkpointing else [_checkpointing_saving(stage)]
-        savings += [_micro_tokens_saving(stage, longest)] if optim.micro_tokens > longest else []
+        savings += (
+            [_micro_tokens_saving(stage, longest)] if optim.micro_batch_tokens > longest else []
+        )
         savings += [_moments_saving(stage)] if _can_quantise_moments(sized, optim) else []
         savings += [_lora_saving()] if recipe.lora is None else []
     bfloat16 = MemorySaving("dtype=bfloat16", 0, lambda s: _with_keys(s, dtype="bfloat16"))
@@ -194,24 +202,24 @@ def _checkpointing_saving(stage: str) -> MemorySaving:
 
 def _micro_tokens_saving(stage: str, tokens: int) -> MemorySaving:
     """Return the setting for a micro-batch of the longest text alone."""
-    setting = f"stages.{stage}.optim.micro_tokens={tokens}"
-    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, micro_tokens=tokens))
+    setting = f"stages.{stage}.optim.micro_batch_tokens={tokens}"
+    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, micro_batch_tokens=tokens))
 
 
 def _can_quantise_moments(sized: RecipeSizes, optim: Optim) -> bool:
     """Return whether moments in float32 could have 8 bits here, which takes a package."""
-    if optim.moments != "float32":
+    if optim.optimizer_state != "float32":
         return False
     try:
-        choose_adamw(optim.model_copy(update={"moments": "8bit"}), sized.device)
+        choose_adamw(optim.model_copy(update={"optimizer_state": "8bit"}), sized.device)
     except UserError:
         return False
     return True
 
 
 def _moments_saving(stage: str) -> MemorySaving:
-    setting = f"stages.{stage}.optim.moments=8bit"
-    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, moments="8bit"))
+    setting = f"stages.{stage}.optim.optimizer_state=8bit"
+    return MemorySaving(setting, 0, lambda s: _with_optim_keys(s, stage, optimizer_state="8bit"))
 
 
 def _lora_saving() -> MemorySaving:

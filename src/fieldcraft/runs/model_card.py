@@ -65,7 +65,7 @@ def _make_values(card_data: ModelCardData) -> dict[str, Any]:
         "folder": card_data.name,
         "question": EXAMPLE_QUESTION,
         "version": __version__,
-        "recipe": recipe.recipe,
+        "recipe": recipe.name,
         "seed": recipe.seed,
         "base": base,
         "origin": origin,
@@ -172,7 +172,7 @@ def _make_literals(card_data: ModelCardData, schemas: list[dict[str, Any]]) -> d
         "question": json.dumps(EXAMPLE_QUESTION),
         "before": json.dumps(before, ensure_ascii=False),
         "after": json.dumps(after, ensure_ascii=False),
-        "tokens": card_data.recipe.budget.turn_tokens,
+        "tokens": card_data.recipe.budget.max_turn_tokens,
         "stop_strings": f"\n    stop_strings={stops!r},\n    tokenizer=tokenizer," if stops else "",
         "stop": f"\n    stop={stops!r}," if stops else "",
     }

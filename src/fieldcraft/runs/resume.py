@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe, list_added_keys
+from fieldcraft.config.renamed_keys import translate_stored
 from fieldcraft.recipes.consent import record_own_consent
 from fieldcraft.records.files import get_temporary_path, require_writable, write_json
 from fieldcraft.records.reading import RERUN_ADVICE, read_json
@@ -20,15 +21,15 @@ from fieldcraft.types import UserError
 # curves. `*` is any name.
 MUTABLE_ON_RESUME = (
     ("cluster",),
-    ("max_rows",),
-    ("stages", "*", "optim", "micro_tokens"),
+    ("max_num_seqs",),
+    ("stages", "*", "optim", "micro_batch_tokens"),
     ("stages", "*", "optim", "activation_checkpointing"),
-    *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
+    *(("engine", key) for key in ("python", "urls", "weight_folder", "timeout_seconds")),
     *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("search", "api_key_env"),
-    ("collect", "max_failed"),
+    ("collect", "max_failure_rate"),
     ("evaluation", "max_broken"),
     ("trackers",),
 )
@@ -54,11 +55,13 @@ def require_same_recipe(path: Path, recipe: Recipe) -> None:
     manifest = path / "recipe.json"
     if not manifest.exists():
         return
-    found = _frozen_settings(read_json(manifest, dict[str, Any], RERUN_ADVICE))
+    stored = read_json(manifest, dict[str, Any], RERUN_ADVICE)
+    added = {stage.type: list_added_keys(stage.type) for stage in recipe.stages.values()}
+    found = _frozen_settings(translate_stored(stored, added.get))
     expected = _frozen_settings(dump_recipe(recipe))
     if found != expected:
         raise UserError(
-            f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
+            f"{path} holds a run of recipe '{found.get('name')}' with other settings"
             f" ({_describe_difference(found, expected)}): choose another folder with --out."
         )
 

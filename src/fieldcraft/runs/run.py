@@ -79,7 +79,7 @@ async def _train_and_evaluate(context: RunContext, model: Path) -> None:
     for name, stage in recipe.stages.items():
         if recipe.select is not None and stage.kind == "rl" and context.selected_tasks is None:
             context.selected_tasks = await select_questions(context, models)
-        start = models[stage.start] if stage.start else model
+        start = models[stage.start_from] if stage.start_from else model
         model = models[name] = await train_stage(context, name, stage, start)
         await measure_closed_book(context, models)
         if stage.evaluate:

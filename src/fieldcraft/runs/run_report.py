@@ -45,7 +45,7 @@ def write_run_report(context: RunContext, stopped: str | None = None) -> dict[st
     stages = [_summarise_stage(folder.stage(name), name, rows) for name, rows in curves.items()]
     stages.append(StageSummary("evaluation", sum(seconds.values())))
     report = build_report(
-        recipe=recipe.recipe,
+        recipe=recipe.name,
         seed=recipe.seed,
         device=str(context.device),
         stages=stages,

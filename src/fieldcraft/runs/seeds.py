@@ -78,10 +78,10 @@ def _read_curves(
 
 
 async def _run_missing_seeds(folder: RunFolder, console: Console) -> None:
-    """Run at most `side_by_side` runs at once; the first that fails ends the others."""
+    """Run at most `parallel_seeds` runs at once; the first that fails ends the others."""
     recipe = folder.recipe
-    semaphore = asyncio.Semaphore(recipe.side_by_side)
-    threads = divide_threads(recipe.side_by_side)
+    semaphore = asyncio.Semaphore(recipe.parallel_seeds)
+    threads = divide_threads(recipe.parallel_seeds)
 
     async def run_limited(seed: int) -> None:
         async with semaphore:
@@ -106,7 +106,13 @@ async def _run_seed(recipe: Recipe, seed: int, out: Path, threads: int, console:
 
     However this ends, the child ends too. It is killed: a run survives that at any moment.
     """
-    single_seed_keys = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}, "comparisons": {}}
+    single_seed_keys = {
+        "seed": seed,
+        "seeds": [],
+        "parallel_seeds": 1,
+        "table_rows": {},
+        "comparisons": {},
+    }
     file = out.with_suffix(".yaml")
     write_text(file, [yaml.safe_dump(dump_recipe(recipe) | single_seed_keys, sort_keys=False)])
     process = await asyncio.create_subprocess_exec(

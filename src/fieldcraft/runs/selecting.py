@@ -72,22 +72,30 @@ async def _run_selection(
     results.append(
         drop_trained(collect_trained_questions(context, models), results[-1].selected, settings)
     )
-    if settings.toolless is not None:
-        is_correct = await _make_closed_book_check(context, models, settings.toolless, settings)
+    if settings.closed_book_model is not None:
+        is_correct = await _make_closed_book_check(
+            context, models, settings.closed_book_model, settings
+        )
         remaining = results[-1].selected
         await tally_samples(
-            context, "select", tallies, CLOSED_BOOK, remaining, settings.samples, is_correct
+            context,
+            "select",
+            tallies,
+            CLOSED_BOOK,
+            remaining,
+            settings.closed_book_samples,
+            is_correct,
         )
         results.append(drop_known(tallies.get_tallies(CLOSED_BOOK), remaining, settings))
     if settings.solver is not None:
         model, remaining = models[settings.solver], results[-1].selected
-        count = len(remaining) * settings.rollouts
+        count = len(remaining) * settings.solver_rollouts
         decoding = resolve_decoding(settings, model, context.emit, needs_variety=True)
         is_solved = make_rollout_check(
             context, f"select: {SOLVER}", model, context.tools, count, decoding
         )
         await tally_samples(
-            context, "select", tallies, SOLVER, remaining, settings.rollouts, is_solved
+            context, "select", tallies, SOLVER, remaining, settings.solver_rollouts, is_solved
         )
         results.append(drop_solved(tallies.get_tallies(SOLVER), remaining, settings))
     _write_selection(context, SelectionResult(*_merge_results(results)), tallies, settings, folder)
@@ -139,7 +147,7 @@ async def _make_closed_book_check(
     """Return the check of samples without tools: of a model of this run, or of the recipe's
     teacher."""
     if name != TEACHER:
-        count = settings.questions * settings.samples
+        count = settings.questions * settings.closed_book_samples
         decoding = resolve_decoding(settings, models[name], context.emit, needs_variety=True)
         return make_rollout_check(
             context, f"select: {CLOSED_BOOK}", models[name], [], count, decoding
@@ -200,7 +208,7 @@ def collect_trained_questions(context: RunContext, models: Mapping[str, Path]) -
     recipe, data_source = context.recipe, context.data_source
     found: list[Task] = []
     for name, stage in recipe.stages.items():
-        if name not in models or getattr(stage, "data", None) in list_toolless_datasets(recipe):
+        if name not in models or getattr(stage, "dataset", None) in list_toolless_datasets(recipe):
             continue
         args = (context.load_dialect(models[name]), context.schemas)
         if isinstance(stage, Sft) and stage.filters:
@@ -209,9 +217,13 @@ def collect_trained_questions(context: RunContext, models: Mapping[str, Path]) -
             )
             found += [task for task, _ in demonstrations]
         elif isinstance(stage, Sft):
-            found += [t.task for t in data_source.trajectories(stage.data, stage.examples, *args)]
+            found += [
+                t.task for t in data_source.trajectories(stage.dataset, stage.max_examples, *args)
+            ]
         elif isinstance(stage, Contrastive):
-            found += [t.task for t, _ in data_source.pairs(stage.data, stage.examples, *args)]
+            found += [
+                t.task for t, _ in data_source.pairs(stage.dataset, stage.max_examples, *args)
+            ]
     if not recipe.stages and (file := recipe.demonstrations) is not None:
         found += [task for task, _ in read_any_demonstrations(file, recipe.max_left_out)[0]]
     return {normalise_text(task.question) for task in found}
@@ -230,8 +242,8 @@ def _write_selection(
             f"{stage.before - stage.after} by {stage.name}" for stage in result.stages
         )
         raise UserError(
-            f"no question is left to learn from ({counts}): raise select.most or select.questions,"
-            " or set select.overlap=keep."
+            f"no question is left to learn from ({counts}): raise select.max_closed_book_accuracy"
+            " or select.questions, or set select.overlap=keep."
         )
     write_tasks(result.selected, folder / "tasks.jsonl")
     dropped = (
@@ -247,7 +259,7 @@ def _write_selection(
         for tally, count in sorted(Counter(tallies.get_tallies(label).values()).items())
     }
     card = DataCard(
-        f"{recipe.recipe}: questions to learn from",
+        f"{recipe.name}: questions to learn from",
         "questions",
         recipe.seed,
         settings.model_dump(mode="json"),
@@ -280,7 +292,7 @@ async def _run_select_recipe(recipe: Recipe, out: Path, events: EventBus) -> dic
         models = {"start": context.prepare_first_model()} if recipe.select.sampled_models else {}
         selected = await select_questions(context, models)
         report = build_report(
-            recipe=recipe.recipe,
+            recipe=recipe.name,
             seed=recipe.seed,
             device=str(context.device),
             stages=[StageSummary("select", time.perf_counter() - started)],

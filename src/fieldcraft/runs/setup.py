@@ -56,7 +56,7 @@ class PlaceholderReward(StatelessReward):
 def list_deferred_graders(recipe: Recipe) -> list[str]:
     """Return the graders that the run will ask. A judge that is not there will grade nothing,
     unless it has to grade everything, which is refused."""
-    has_judge = recipe.judge.url is not None or recipe.correct == JUDGE
+    has_judge = recipe.judge.url is not None or recipe.verdict_reward == JUDGE
     return [name for name in EXPENSIVE_GRADERS if name != JUDGE or has_judge]
 
 
@@ -157,7 +157,7 @@ class CheckContext:
         )
         self.dialect = load_dialect(self.recipe, folder)
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
-        if shows_date(self.dialect.tokenizer, self.recipe.template):
+        if shows_date(self.dialect.tokenizer, self.recipe.chat_template_kwargs):
             notes.append(f"prompts show the date {self.recipe.date} (date=)")
         if self.recipe.lora is not None:
             notes.append(f"{self.trainable_parameters:,} of an adapter")

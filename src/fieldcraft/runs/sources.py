@@ -96,7 +96,7 @@ class DataSource(ABC):
         those of the leading split that do not state the names of their tools come again with
         them."""
         tasks, leading = self.test_tasks(), self.recipe.evaluation.leading_split
-        if not any(tool.unseen for tool in self.recipe.tools):
+        if not any(tool.eval_names for tool in self.recipe.tools):
             return tasks
         first = (task for task in tasks if task.meta["split"] == leading)
         return tasks + make_unseen_name_tasks(task for task in first if CALLED_KEY not in task.meta)
@@ -120,7 +120,7 @@ class DataSource(ABC):
         except UserError as error:
             raise UserError(
                 f"task '{task.id}' has no plan for the prompt of the teacher: write a plan into the"
-                " metadata of the questions, or set teacher.shown: answer."
+                " metadata of the questions, or set teacher.privileged: answer."
             ) from error
         return render_plan(oracle.demonstration(task), dialect)
 

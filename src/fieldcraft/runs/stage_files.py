@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from fieldcraft.records.reading import DamagedFileError, read_json
+from fieldcraft.records.reading import DamagedFileError, raise_read_errors, read_json
 from fieldcraft.records.remedies import advise_renaming
+from fieldcraft.records.renamed_metrics import rename_row, rename_summary
 from fieldcraft.records.timeline import TIMELINE_FILE
 from fieldcraft.records.training_rollouts import ROLLOUTS_FOLDER
 from fieldcraft.records.trajectories import read_trajectories
@@ -62,7 +63,7 @@ class StageFolder:
         """Return `seconds` and `metrics`. Raises UserError for a file that is damaged."""
         advice = f"{advise_renaming(self.path)} to train this stage again"
         found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
-        return found
+        return found | {"metrics": rename_row(found["metrics"])}
 
 
 class _StageRecord(BaseModel):
@@ -104,8 +105,8 @@ class EvaluationFiles:
 
     def read_summary(self) -> dict[str, Any]:
         """Return the figures. Raises UserError for a file that is damaged."""
-        found: dict[str, Any] = self._read_record()["summary"]
-        return found
+        with raise_read_errors(self.summary, self._advice):
+            return rename_summary(self._read_record()["summary"])
 
     def _read_record(self) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)

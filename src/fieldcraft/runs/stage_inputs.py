@@ -71,7 +71,7 @@ class LocalStageInputs:
             result = filter_demonstrations(
                 self.recipe, demonstrations, filters, dialect, self.context.verdict_reward
             )
-            title = f"{self.recipe.recipe}, stage {self.name}"
+            title = f"{self.recipe.name}, stage {self.name}"
             write_filtered(folder, title, demonstrations, result, self.recipe)
 
         folder = self.context.folder.make_once(f"{self.name}/data", make)
@@ -136,7 +136,7 @@ class LocalStageInputs:
 
     def make_critic(self, settings: Rl, trainer: TrainablePolicy) -> ValueModel:
         assert isinstance(trainer, Trainer)
-        is_separate = settings.critic.backbone == "own"
+        is_separate = settings.critic.backbone == "separate"
         model = load_model(self.start_model, self.context.device) if is_separate else trainer.model
         dtype = to_torch_dtype(self.recipe.dtype)
         return Critic(model, settings.critic, settings.optim, settings.steps, dtype)
@@ -157,7 +157,7 @@ class LocalStageInputs:
             settings,
             recipe.budget,
             self.context.judge,
-            recipe.correct,
+            recipe.verdict_reward,
             make_program_runner(recipe),
             recipe.max_call_cost,
         )

@@ -95,7 +95,7 @@ def _make_card(recipe: Recipe, drafts: DraftJournal, counts: Mapping[str, int]) 
         for kind, count in counts.items()
     }
     settings = {"wanted": dict(counts), "teacher": recipe.teacher.model_dump(mode="json")}
-    title = f"{recipe.recipe}: synthesised questions"
+    title = f"{recipe.name}: synthesised questions"
     examples = pick_examples(drafts.list_examples())
     return DataCard(
         title, "drafts", recipe.seed, settings, drafts.get_filter_stages(), figures, examples

@@ -75,10 +75,10 @@ def make_prompted_agent(
         model=chat,
         tools=tools,
         max_calls=recipe.budget.max_calls,
-        turn_tokens=recipe.budget.turn_tokens,
+        turn_tokens=recipe.budget.max_turn_tokens,
         temperature=decoding.temperature,
         truncation=decoding.truncation,
-        call_seconds=recipe.budget.call_seconds,
+        call_seconds=recipe.budget.call_timeout_seconds,
     )
 
 
@@ -91,8 +91,8 @@ def make_team_agent(
         members=members,
         tools=context.tools,
         max_calls=budget.max_calls,
-        turn_tokens=budget.turn_tokens,
-        call_seconds=budget.call_seconds,
+        turn_tokens=budget.max_turn_tokens,
+        call_seconds=budget.call_timeout_seconds,
     )
 
 
@@ -111,7 +111,7 @@ async def open_team_agent(context: RunContext, team: Team, budget: BudgetConfig)
     """
     recipe = context.recipe
     prompts = team.member_prompts(context.tools)
-    for name in recipe.teacher.seats:
+    for name in recipe.teacher.members:
         if name not in prompts:
             raise UserError(
                 f"the team '{recipe.teacher.team}' has no member '{name}';"
@@ -195,7 +195,7 @@ def check_teachers(recipe: Recipe, notes: list[str]) -> Iterator[str]:
         elif settings.team is None:
             notes.append(f"the oracle of the world, {type(data_source.oracle).__name__}")
         return
-    configs = (settings, *map(settings.member_config, settings.seats))
+    configs = (settings, *map(settings.member_config, settings.members))
     for model in {(model.url, model.model): model for model in configs}.values():
         yield from check_teacher_model(model, notes)
 

@@ -42,7 +42,7 @@ def _check_search(recipe: Recipe, draft: Path) -> Iterator[str]:
     search = recipe.search
     if search.url is not None:
         client = RemoteSearchTool(
-            search.url, search.topk, search.timeout_seconds, api_key_env=search.api_key_env
+            search.url, search.top_k, search.timeout_seconds, api_key_env=search.api_key_env
         )
         run_async(client.check())
         yield f"{search.url} answers"

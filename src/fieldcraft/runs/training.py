@@ -62,7 +62,7 @@ async def _train_with_restarts(
                 raise UserError(
                     f"ranks of stage '{name}' crashed {failures} times without a checkpoint in"
                     " between: look into Ray's logs (/tmp/ray/session_latest/logs) for the cause,"
-                    " and lower optim.micro_tokens if it was memory."
+                    " and lower optim.micro_batch_tokens if it was memory."
                 ) from error
             done = max(list_checkpoint_steps(folder), default=0)
             context.emit(

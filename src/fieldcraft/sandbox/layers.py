@@ -55,5 +55,5 @@ def require_no_missing_layers(missing: Mapping[str, str]) -> None:
         )
     raise UserError(
         f"the sandbox lacks the {plural} {reasons}; use a system that supports it, or waive it"
-        f" with the setting waive: [{', '.join(missing)}]."
+        f" with the setting allow_missing_layers: [{', '.join(missing)}]."
     )

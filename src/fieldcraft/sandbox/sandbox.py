@@ -43,29 +43,30 @@ class Sandbox:
     def __init__(
         self,
         limits: SandboxLimits | None = None,
-        waive: Sequence[str] = (),
-        concurrent: int | None = None,
+        allow_missing_layers: Sequence[str] = (),
+        max_concurrent: int | None = None,
         libraries: Sequence[str] = PRELOADED_LIBRARIES,
     ) -> None:
         """Start the template; takes about two seconds.
 
         Args:
             limits: where a run names none.
-            waive: layers of isolation to do without, by name, if the system lacks them.
-            concurrent: programs at once; others wait. Four for each core by default.
+            allow_missing_layers: layers of isolation to do without, by name, if the system lacks
+                them.
+            max_concurrent: programs at once; others wait. Four for each core by default.
             libraries: modules that programs find loaded.
 
         Raises:
             UserError: the system refuses a layer of isolation, or a library is missing.
         """
-        require_waivable(waive)
-        if concurrent is not None and concurrent < 1:
+        require_waivable(allow_missing_layers)
+        if max_concurrent is not None and max_concurrent < 1:
             raise UserError(
-                f"the setting concurrent of a sandbox must be at least 1, not {concurrent}."
+                f"the setting max_concurrent of a sandbox must be at least 1, not {max_concurrent}."
             )
         self.limits = limits or SandboxLimits()
-        self.waived_layers = tuple(waive)
-        self.concurrent = concurrent or _PROGRAMS_PER_CORE * len(os.sched_getaffinity(0))
+        self.waived_layers = tuple(allow_missing_layers)
+        self.concurrent = max_concurrent or _PROGRAMS_PER_CORE * len(os.sched_getaffinity(0))
         self._libraries = tuple(libraries)
         self._supervisors: list[Supervisor] = []  # the last one; shared with the finalizer
         self._idle_workers: deque[SandboxWorker] = deque()

@@ -60,7 +60,7 @@ def estimate_rank_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig
     embedding = count_embedding_parameters(sizes.config)
     layer = (sizes.parameters - embedding) // sizes.config.num_hidden_layers
     gathered_bytes = 0 if ranks == 1 else (embedding + 2 * layer) * size + layer * FLOAT32_BYTES
-    moments = "float32" if cluster.trainers else stage.optim.moments  # others are not cut
+    moments = "float32" if cluster.trainers else stage.optim.optimizer_state  # others are not cut
     embedding_gradient = 0 if ranks == 1 else embedding * (size + FLOAT32_BYTES)
     process = PROCESS_BYTES + (CLUSTER_OVERHEAD_BYTES if cluster.trainers else 0)
     return {
@@ -69,7 +69,7 @@ def estimate_rank_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig
         GRADIENTS: ceil(trained * FLOAT32_BYTES / ranks),
         GATHERED: gathered_bytes if ranks > 1 else _estimate_model_copy_bytes(sizes),
         ACTIVATIONS: max(
-            _estimate_activation_bytes(sizes, stage, cluster.context), embedding_gradient
+            _estimate_activation_bytes(sizes, stage, cluster.context_parallel), embedding_gradient
         ),
         PROCESS: process,
     }
@@ -79,7 +79,7 @@ def _estimate_activation_bytes(sizes: ModelSizes, stage: Stage, context: int) ->
     """Return the bytes that a rank keeps of a line of tokens, of which it has its part. Keys and
     values are those of the whole line, in each layer that is kept."""
     local_tokens = max(
-        stage.optim.micro_tokens, ceil(find_max_text_tokens(sizes.recipe, stage) / context)
+        stage.optim.micro_batch_tokens, ceil(find_max_text_tokens(sizes.recipe, stage) / context)
     )
     activations = estimate_activation_bytes(sizes, stage, local_tokens)
     if context == 1:
@@ -104,13 +104,13 @@ def _estimate_model_copy_bytes(sizes: ModelSizes) -> int:
 
 def estimate_engine_memory(sizes: ModelSizes, stage: Stage, cluster: ClusterConfig) -> MemoryParts:
     """Return the memory of one device of an engine: weights and caches are cut over its devices.
-    `max_rows` is that of all engines together. vLLM takes what `engine.memory` says."""
+    `max_num_seqs` is that of all engines together. vLLM takes what `engine.kv_cache_gb` says."""
     recipe, footprint = sizes.recipe, stage.memory_footprint
-    size, devices = DTYPE_BYTES[recipe.dtype], cluster.engine_devices
-    rows = ceil(min(recipe.max_rows, footprint.rollouts) / max(cluster.engines, 1))
+    size, devices = DTYPE_BYTES[recipe.dtype], cluster.tensor_parallel
+    rows = ceil(min(recipe.max_num_seqs, footprint.rollouts) / max(cluster.engines, 1))
     caches = ceil(estimate_stage_cache_bytes(sizes, stage, rows) / devices)
     if recipe.engine.name == VLLM_ENGINE:
-        caches = ceil(recipe.engine.settings.get("memory", 1.0) * 2**30)
+        caches = ceil(recipe.engine.settings.get("kv_cache_gb", 1.0) * 2**30)
     return {
         WEIGHTS: ceil(sizes.parameters * size / devices),
         CACHES: caches,
@@ -146,7 +146,7 @@ def _estimate_single_process_memory(
     frozen = sizes.parameters * DTYPE_BYTES[recipe.dtype] * footprint.frozen_simulators
     trainer[FROZEN_MODELS] += frozen
     resident[FROZEN_MODELS] += frozen
-    rows = min(recipe.max_rows, footprint.rollouts)
+    rows = min(recipe.max_num_seqs, footprint.rollouts)
     caches = (1 + footprint.frozen_simulators) * estimate_stage_cache_bytes(sizes, stage, rows)
     if footprint.concurrent_sampling:
         copied = sizes.trainable_parameters * DTYPE_BYTES[recipe.policy_dtype]

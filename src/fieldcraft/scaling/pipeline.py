@@ -129,7 +129,7 @@ async def _run_steps(pipeline: PipelineModel) -> list[SimulatedStep]:
             await asyncio.sleep(seconds)
             await sampler.publish(number + 1)
             row = sampled.metrics
-            staleness, dropped = row.get("staleness_max", 0), row.get("dropped", 0)
+            staleness, dropped = row.get("staleness_max", 0), row.get("rollouts_dropped", 0)
             steps.append(
                 SimulatedStep(
                     started, clock(), wait_seconds, seconds, rollouts, tokens, staleness, dropped
@@ -155,8 +155,8 @@ def _make_sampler(pipeline: PipelineModel) -> RolloutSampler:
     settings = Rl.model_validate(
         {
             "steps": ahead,
-            "questions": pipeline.questions,
-            "group": pipeline.group,
+            "questions_per_step": pipeline.questions,
+            "group_size": pipeline.group,
             "async": {"max_staleness": staleness},
             "optim": {"lr": 1.0},
         }

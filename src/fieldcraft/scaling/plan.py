@@ -82,7 +82,7 @@ def make_plan(
     """
     recipe, nodes = sizes.recipe, split_into_nodes(device, count)
     if not recipe.stages:
-        raise UserError(f"recipe '{recipe.recipe}' trains nothing, so there is nothing to plan.")
+        raise UserError(f"recipe '{recipe.name}' trains nothing, so there is nothing to plan.")
     estimator = StageTimeEstimator(sizes, device, typical_text, partial(_count_examples, recipe))
     cluster, is_auto_split = recipe.cluster, not (recipe.cluster.trainers or recipe.cluster.engines)
     placements = place_processes(
@@ -118,21 +118,21 @@ def _choose_split(
     stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
     if not stages:
         return ClusterConfig.model_validate({**rest, "trainers": count})
-    longest = max(stages, key=lambda s: s.steps * s.questions * s.group)
-    engine_devices = recipe.cluster.engine_devices
+    longest = max(stages, key=lambda s: s.steps * s.questions_per_step * s.group_size)
+    tensor_parallel = recipe.cluster.tensor_parallel
     if not longest.asynchronous.max_staleness:
-        both = {"trainers": count, "engines": count // engine_devices, "colocate": True}
+        both = {"trainers": count, "engines": count // tensor_parallel, "colocate": True}
         return ClusterConfig.model_validate({**rest, **both})
 
     estimator = estimator.with_longest_budget(longest)
 
     def make_cluster(trainers: int = 1, engines: int = 1) -> ClusterConfig:
-        return ClusterConfig(trainers=trainers, engines=engines, engine_devices=engine_devices)
+        return ClusterConfig(trainers=trainers, engines=engines, tensor_parallel=tensor_parallel)
 
     min_trainers = _find_min_trainers(sizes, device, range(1, count + 1)) or 1
     found = find_best_split(
         count,
-        engine_devices,
+        tensor_parallel,
         lambda trainers: estimator.estimate("", longest, make_cluster(trainers)).training_seconds,
         lambda engines: estimator.estimate_sampling(longest, make_cluster(engines=engines)),
         min_trainers,
@@ -189,29 +189,29 @@ def _suggest_change(
     recipe = sizes.recipe
     if process == "engine":
         for devices in POWERS_OF_TWO:
-            wider = update_cluster(cluster, engine_devices=devices)
+            wider = update_cluster(cluster, tensor_parallel=devices)
             parts = [
                 estimate_engine_memory(sizes, stage, wider) for stage in recipe.stages.values()
             ]
             if all(
                 sum(part.values()) <= USABLE_MEMORY_SHARE * device.memory_bytes for part in parts
             ):
-                return f"set cluster.engine_devices={devices}, or lower max_rows"
-        return "lower max_rows and budget.total_tokens"
+                return f"set cluster.tensor_parallel={devices}, or lower max_num_seqs"
+        return "lower max_num_seqs and budget.max_context_tokens"
     if cluster.colocate:
-        return "set cluster.colocate=false, or lower max_rows and optim.micro_tokens"
+        return "set cluster.colocate=false, or lower max_num_seqs and optim.micro_batch_tokens"
     further = [n for n in POWERS_OF_TWO if cluster.trainers < n]
     if number := _find_min_trainers(sizes, device, further):
         lacking = " and give more devices" if number > count else ""
         return f"set cluster.trainers={number}{lacking}"
     for context in POWERS_OF_TWO[1:4]:
         trainers = cluster.trainers // context * context
-        split = update_cluster(cluster, trainers=trainers, context=context)
+        split = update_cluster(cluster, trainers=trainers, context_parallel=context)
         if trainers and _trainers_fit(sizes, device, split):
-            return f"set cluster.trainers={trainers} cluster.context={context}"
+            return f"set cluster.trainers={trainers} cluster.context_parallel={context}"
     return (
-        "lower optim.micro_tokens, or set optim.activation_checkpointing=true,"
-        " optim.moments=8bit or lora.rank=32"
+        "lower optim.micro_batch_tokens, or set optim.activation_checkpointing=true,"
+        " optim.optimizer_state=8bit or lora.rank=32"
     )
 
 
@@ -221,10 +221,10 @@ def _count_examples(recipe: Recipe, stage: Stage) -> int | None:
         return None
     file = recipe.pairs if isinstance(stage, Contrastive) else recipe.demonstrations
     if file is None or file.suffix != ".jsonl":
-        return stage.examples
+        return stage.max_examples
     with file.open("rb") as lines:
         found = sum(1 for line in lines if line.strip())
-    return min(found, stage.examples or found)
+    return min(found, stage.max_examples or found)
 
 
 def format_gb(size: float) -> str:

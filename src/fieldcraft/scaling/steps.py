@@ -64,7 +64,7 @@ class DeviceSplit:
 
 def find_best_split(
     devices: int,
-    engine_devices: int,
+    tensor_parallel: int,
     training_seconds: Callable[[int], float],
     sampling_seconds: Callable[[int], float],
     min_trainers: int = 1,
@@ -72,9 +72,9 @@ def find_best_split(
     """Return the split of devices by which the slower of both sides is fastest, with at least
     `min_trainers` trainers: both work at the same time. None where they are too few."""
     candidates = [
-        DeviceSplit(devices - engines * engine_devices, engines, 0.0)
-        for engines in range(1, devices // engine_devices + 1)
-        if devices - engines * engine_devices >= min_trainers
+        DeviceSplit(devices - engines * tensor_parallel, engines, 0.0)
+        for engines in range(1, devices // tensor_parallel + 1)
+        if devices - engines * tensor_parallel >= min_trainers
     ]
     timed = [
         DeviceSplit(

@@ -32,8 +32,8 @@ Bottleneck = Literal[
 ]
 SPEEDUP_ADVICE: dict[Bottleneck, str] = {  # what to change
     "operations of training": "more trainers (cluster.trainers)",
-    "links between trainers": "a higher optim.micro_tokens, so that weights travel less often",
-    "sampling": "more engines (cluster.engines), or a higher max_rows where memory allows it",
+    "links between trainers": "a higher optim.micro_batch_tokens: weights travel less often",
+    "sampling": "more engines (cluster.engines), or a higher max_num_seqs where memory allows it",
     "one long rollout": "a higher async.max_staleness, or more questions in a step",
 }
 
@@ -71,7 +71,7 @@ def make_model_shape(sizes: ModelSizes) -> ModelShape:
     config, recipe = sizes.config, sizes.recipe
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     size = DTYPE_BYTES[recipe.dtype]
-    tokens = recipe.budget.total_tokens
+    tokens = recipe.budget.max_context_tokens
     return ModelShape(
         sizes.parameters - embedding,
         config.num_hidden_layers,
@@ -86,7 +86,7 @@ def make_forward_passes(recipe: Recipe, stage: Stage) -> ForwardPasses:
     footprint = stage.memory_footprint
     frozen_models = footprint.references + footprint.teachers
     if isinstance(stage, Rl):
-        frozen_models += stage.importance_cap is not None or stage.reject is not None
+        frozen_models += stage.sampler_is_cap is not None or stage.sampler_reject is not None
     return ForwardPasses(1 + footprint.critics, frozen_models, stage.optim.activation_checkpointing)
 
 
@@ -100,7 +100,7 @@ class StageTimeEstimator:
     count_examples: Callable[[Stage], int | None] = lambda _: None
 
     def make_training_cost(self, stage: Stage, cluster: ClusterConfig) -> TrainingCost:
-        return TrainingCost(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
+        return TrainingCost(self.device, max(cluster.trainers, 1), stage.optim.micro_batch_tokens)
 
     def estimate_periods(
         self, name: str, stage: Stage, cluster: ClusterConfig
@@ -111,7 +111,9 @@ class StageTimeEstimator:
             yield self.with_longest_budget(stage).estimate(name, stage, cluster)
             return
         for period in periods:
-            estimate = self._with_budget(period.budget.total_tokens).estimate(name, stage, cluster)
+            estimate = self._with_budget(period.budget.max_context_tokens).estimate(
+                name, stage, cluster
+            )
             steps = f"{name}, steps {period.start_step + 1} to {period.end_step}"
             yield replace(estimate, name=steps, steps=period.end_step - period.start_step)
 
@@ -121,7 +123,7 @@ class StageTimeEstimator:
 
     def _with_budget(self, total: int) -> StageTimeEstimator:
         """Return the timing for another budget, whose texts are shorter or longer in proportion."""
-        tokens = self.typical_text.tokens * total / self.sizes.recipe.budget.total_tokens
+        tokens = self.typical_text.tokens * total / self.sizes.recipe.budget.max_context_tokens
         return replace(self, typical_text=replace(self.typical_text, tokens=tokens))
 
     def estimate(self, name: str, stage: Stage, cluster: ClusterConfig) -> StageTime:
@@ -163,9 +165,9 @@ class StageTimeEstimator:
 
     def estimate_sampling(self, stage: Rl, cluster: ClusterConfig) -> float:
         """Return the seconds in which the engines sample what a step trains."""
-        speed = Roofline(make_model_shape(self.sizes), self.device, cluster.engine_devices)
+        speed = Roofline(make_model_shape(self.sizes), self.device, cluster.tensor_parallel)
         engines = max(cluster.engines, 1)
-        rows = ceil(self.sizes.recipe.max_rows / engines)
+        rows = ceil(self.sizes.recipe.max_num_seqs / engines)
         max_staleness = stage.asynchronous.max_staleness
         return estimate_sampling_seconds(
             speed, engines, rows, self._make_load(stage), max_staleness
@@ -180,11 +182,11 @@ class StageTimeEstimator:
 
     def _make_load(self, stage: Rl) -> RolloutLoad:
         typical_text = self.typical_text
-        count = stage.questions * stage.group * stage.oversample
+        count = stage.questions_per_step * stage.group_size * stage.oversample_factor
         simulated = stage.observations != "real" and stage.simulator != "endpoint"
         policy_tokens = typical_text.tokens * (1.0 if simulated else typical_text.policy_share)
         tool_seconds = 0.0 if simulated else typical_text.tool_seconds
-        length_ratio = self.sizes.recipe.budget.total_tokens / typical_text.tokens
+        length_ratio = self.sizes.recipe.budget.max_context_tokens / typical_text.tokens
         return RolloutLoad(
             count,
             policy_tokens,
@@ -196,7 +198,12 @@ class StageTimeEstimator:
     def _count_trained_tokens(self, stage: Stage) -> float:
         """Return the number of tokens that a step trains on."""
         if isinstance(stage, Rl):
-            return stage.questions * stage.group * stage.epochs * self.typical_text.tokens
+            return (
+                stage.questions_per_step
+                * stage.group_size
+                * stage.epochs
+                * self.typical_text.tokens
+            )
         texts = 2 if isinstance(stage, Contrastive) else 1
-        batch = stage.batch if isinstance(stage, SupervisedConfig) else 1
+        batch = stage.batch_size if isinstance(stage, SupervisedConfig) else 1
         return texts * batch * self.typical_text.tokens

@@ -110,7 +110,7 @@ class _RouteHandlers:
         feedback = parse_body(UserFeedback, await _read_body(request))
         request_log = self.service.request_log
         if request_log is None:
-            message = "This server does not log requests; start it with --record FOLDER."
+            message = "This server does not log requests; start it with --log-folder FOLDER."
             raise RequestRejectedError(404, message)
         if not request_log.contains(feedback.id):
             raise RequestRejectedError(

@@ -116,7 +116,7 @@ async def open_service(
     await engine.update_weights(
         0
     )  # now, so that servers which do not start are no request's failure
-    context_tokens = min(env.budget.total_tokens, engine.max_len) - count_reserved_tokens(
+    context_tokens = min(env.budget.max_context_tokens, engine.max_len) - count_reserved_tokens(
         env.dialect, env.budget
     )
     service = AgentService(

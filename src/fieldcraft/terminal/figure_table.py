@@ -67,7 +67,7 @@ class FigureTable:
     def _legend_lines(self, columns: Sequence[int]) -> Iterator[str]:
         for header in (self.headers[column] for column in columns):
             if meaning := self.legend.get(header):
-                name = header.replace("-\n", "").replace("\n", " ")
+                name = header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
                 yield f"{name}: {meaning}."
 
     def _column_width(self, column: int) -> int:

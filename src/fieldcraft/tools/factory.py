@@ -35,11 +35,11 @@ def apply_tool_config(tool: AnyTool, config: ToolConfig) -> AnyTool:
     cost = config.cost
     if isinstance(cost, dict):
         cost = cost.get(tool.name, DEFAULT_CALL_COST)
-    if not config.called and not config.unseen and cost == DEFAULT_CALL_COST:
+    if not config.names and not config.eval_names and cost == DEFAULT_CALL_COST:
         return tool
     schema = tool.schema
-    if config.called or config.unseen:
-        schema = add_name_variants(schema, config.called, config.unseen)
+    if config.names or config.eval_names:
+        schema = add_name_variants(schema, config.names, config.eval_names)
     return (ConfiguredStatefulTool if isinstance(tool, StatefulTool) else ConfiguredTool)(
         tool, schema, cost
     )

@@ -97,8 +97,8 @@ class AsyncRolloutSampler(RolloutSampler):
         """Wait for the groups of step `number`, those that began first.
 
         Dynamic sampling replaces a group that teaches nothing as soon as it is scored, at the end
-        of the line. After `max_batches` times as many groups as a step needs it takes what there
-        is.
+        of the line. After `max_sampling_batches` times as many groups as a step needs it takes what
+        there is.
 
         Raises what a rollout or a reward raised since the last step.
         """
@@ -106,7 +106,9 @@ class AsyncRolloutSampler(RolloutSampler):
         start = clock()
         await self.ensure_version(number)
         await self._wait_for_scored(start)
-        trained = [pending for pending in self.queue[: s.questions] if pending.group is not None]
+        trained = [
+            pending for pending in self.queue[: s.questions_per_step] if pending.group is not None
+        ]
         self.queue = [pending for pending in self.queue if pending not in trained]
         self._drop_stale(number)
         no_signal, dropped = self.no_signal_groups, self.rollouts_dropped
@@ -119,11 +121,11 @@ class AsyncRolloutSampler(RolloutSampler):
                 for pending in (*no_signal, *trained)
                 for trajectory in pending.trajectories
             ],
-            ceil((len(no_signal) + len(trained)) / s.questions),
+            ceil((len(no_signal) + len(trained)) / s.questions_per_step),
             {
                 **compute_staleness(groups, number),
-                "dropped": dropped,
-                "waited_seconds": clock() - start,
+                "rollouts_dropped": dropped,
+                "trainer_wait_seconds": clock() - start,
             },
         )
 
@@ -171,7 +173,7 @@ class AsyncRolloutSampler(RolloutSampler):
         s = self.settings
         assert self.version is not None
         ahead = min(s.asynchronous.max_staleness, s.steps - 1 - self.version)
-        for _ in range(s.questions * (1 + ahead) - self.in_training - len(self.queue)):
+        for _ in range(s.questions_per_step * (1 + ahead) - self.in_training - len(self.queue)):
             if self.requeued:
                 self._start_group(self.requeued.pop(0), self.version)
             else:
@@ -180,8 +182,8 @@ class AsyncRolloutSampler(RolloutSampler):
 
     def _start_group(self, position: int, version: int) -> None:
         s = self.settings
-        batch, index = divmod(position, s.questions)
-        indices = draw_epoch_batch(self.seed, batch, len(self.tasks), s.questions)
+        batch, index = divmod(position, s.questions_per_step)
+        indices = draw_epoch_batch(self.seed, batch, len(self.tasks), s.questions_per_step)
         tasks = [self.tasks[i] for i in indices]
         env = self.env_at(version)
         run = self.make_rollout_callables(tasks, batch, env, simulated=is_simulated_step(s, batch))[
@@ -234,18 +236,19 @@ class AsyncRolloutSampler(RolloutSampler):
         s, clock = self.settings, asyncio.get_running_loop().time
         deadline, max_dropped = (
             None,
-            ceil(MAX_DROPPED_SHARE * s.questions * self.rollouts_per_question),
+            ceil(MAX_DROPPED_SHARE * s.questions_per_step * self.rollouts_per_question),
         )
         while True:
             self.changed.clear()
             for pending in self.queue:
                 if pending.group_task.done():
                     pending.group_task.result()  # raises what it raised: it is still queued then
-            first = self.queue[: s.questions]
+            first = self.queue[: s.questions_per_step]
             scored = sum(pending.group is not None for pending in first)
             if (
-                scored == s.questions
-                or scored + len(self.no_signal_groups) >= s.questions * s.max_batches
+                scored == s.questions_per_step
+                or scored + len(self.no_signal_groups)
+                >= s.questions_per_step * s.max_sampling_batches
             ):
                 return
             slow = [m for pending in first for m in pending.unfinished if not m.cancelling()]

@@ -58,9 +58,9 @@ class CollapseSignal:
 
 
 _FEWER = "take fewer minibatches or epochs, or a lower optim.lr"
-_FRESHER = "lower async.max_staleness or optim.lr, or set importance: sequence"
+_FRESHER = "lower async.max_staleness or optim.lr, or set sampler_is_level: sequence"
 _HOLD = "hold the policy back with a lower optim.lr or kl_coef: 0.001"
-_GRADIENT = "lower optim.lr or optim.clip_norm"
+_GRADIENT = "lower optim.lr or optim.max_grad_norm"
 _CORRECT = "set kl_coef: 0.001, or llds_coef: 0.1 with minibatches: 2"
 _EXPLORE = "set entropy_coef: 0.001, or a clip_high above clip_low such as 0.28"
 _SHORTER = "set overlong_penalty: 0.5, or train_truncated: false"
@@ -72,11 +72,16 @@ SIGNALS = (
         "tool_failure_rate", "failed tool calls", "rose", 2.0, 0.3, "check the search server"
     ),
     CollapseSignal(
-        "sampler_gap", "gap between sampler and trainer", "rose", 3, 0.05, "set importance_cap: 2"
+        "sampler_logp_diff",
+        "gap between sampler and trainer",
+        "rose",
+        3,
+        0.05,
+        "set sampler_is_cap: 2",
     ),
     CollapseSignal("log_ratio_abs", "log-ratio to the sampler", "rose", 3, 0.1, _FRESHER),
-    CollapseSignal("ratio", "policy ratio", "rose", 1.0, 0.1, _FEWER),
-    CollapseSignal("ratio", "policy ratio", "fell", 1.1, 0.1, _FEWER),
+    CollapseSignal("ratio_mean", "policy ratio", "rose", 1.0, 0.1, _FEWER),
+    CollapseSignal("ratio_mean", "policy ratio", "fell", 1.1, 0.1, _FEWER),
     CollapseSignal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),
     CollapseSignal(
         "correct_logp_mean", "log-probability of right answers", "fell", 1.5, 0.02, _CORRECT
@@ -125,8 +130,8 @@ class CollapseReport:
             advice = signal.advice
         return (
             f"stage '{stage}' has collapsed at step {self.step}: {self.symptom}; {cause};"
-            f" {checkpoint_note}; {advice}, and restart from there in a new folder (collapse_share:"
-            " null disables this check)."
+            f" {checkpoint_note}; {advice}, and restart from there in a new folder"
+            " (collapse_threshold: null disables this check)."
         )
 
 

@@ -1,9 +1,9 @@
 """Advantages from rewards: the credit of each token.
 
 A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
-chains, one after the other, so its return flows back through its summaries. With `kl_in: reward`
-every token also pays for how far the policy has moved from the reference there. All of this looks
-at the policy's tokens alone, as if observations were not there.
+chains, one after the other, so its return flows back through its summaries. With `kl_placement:
+reward` every token also pays for how far the policy has moved from the reference there. All of this
+looks at the policy's tokens alone, as if observations were not there.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ScoredRollout:
 def assign_advantages(groups: Sequence[Sequence[ScoredRollout]], settings: Rl) -> None:
     """Fill `advantage` of every sample, and `target` where there is a critic.
 
-    The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_in: reward`)
-    must be filled. Without a critic A_t = (G_t - b) / s: the return from t on, minus the baseline,
-    over the group's standard deviation if asked; b and s come from whole returns.
+    The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_placement:
+    reward`) must be filled. Without a critic A_t = (G_t - b) / s: the return from t on, minus the
+    baseline, over the group's standard deviation if asked; b and s come from whole returns.
 
     With `advantage_floor: right` no advantage of a right rollout is below 0, so a price on calls
     cannot make a right answer less likely (the sign reversal of arXiv 2601.14696).
@@ -75,15 +75,15 @@ def assign_advantages(groups: Sequence[Sequence[ScoredRollout]], settings: Rl) -
             for rollout, rewards_T in zip(group, rewards, strict=True)
         ]
         baselines = _compute_baselines(returns, settings)
-        scale = adv.group_std(returns) if settings.scale == "group" and returns else 1.0
+        scale = adv.group_std(returns) if settings.advantage_scale == "group" and returns else 1.0
         advantages += [
             (adv.discounted_returns(rewards_T) - b) / scale
             for rewards_T, b in zip(rewards, baselines, strict=True)
         ]
-    if settings.scale == "batch":
+    if settings.advantage_scale == "batch":
         advantages = adv.whiten(advantages)
     for rollout, advantages_T in zip(rollouts, advantages, strict=True):
-        floor = 0.0 if rollout.is_correct and settings.advantage_floor == "right" else -np.inf
+        floor = 0.0 if rollout.is_correct and settings.advantage_floor == "correct" else -np.inf
         rollout.scatter(advantages_T.clip(min=floor), "advantage")
 
 
@@ -91,7 +91,7 @@ def compute_token_rewards(rollout: ScoredRollout, settings: Rl) -> adv.Float64Ar
     """Return the reward of each of the policy's tokens; none where the rollout is not trained
     on."""
     rewards_T = np.zeros_like(rollout.gather("weight"))
-    if settings.kl_in == "reward" and settings.kl_coef:
+    if settings.kl_placement == "reward" and settings.kl_coef:
         log_ratio_T = rollout.gather("old_logp") - rollout.gather("ref_logp")
         rewards_T -= settings.kl_coef * log_ratio_T.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if rewards_T.size:
@@ -102,6 +102,6 @@ def compute_token_rewards(rollout: ScoredRollout, settings: Rl) -> adv.Float64Ar
 def _compute_baselines(rewards: Sequence[float], settings: Rl) -> Sequence[float]:
     if not rewards or settings.baseline == "none":
         return [0.0] * len(rewards)
-    if settings.baseline == "others":
+    if settings.baseline == "leave-one-out":
         return adv.leave_one_out_baseline(rewards)
     return adv.group_mean_baseline(rewards)

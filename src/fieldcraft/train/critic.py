@@ -49,7 +49,7 @@ class Critic(OptimizedModule):
         enable_packed_attention(model)
         remove_dropout(model)
         self.model = model
-        self.trains_model = settings.backbone == "own"
+        self.trains_model = settings.backbone == "separate"
         self.loss = ValueLoss(clip=settings.clip)
         self.head = nn.Linear(model.config.get_text_config().hidden_size, 1).to(model.device)
         nn.init.zeros_(self.head.weight)

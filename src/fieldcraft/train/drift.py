@@ -31,8 +31,8 @@ def describe_drift(rows: Sequence[StepMetrics], settings: Rl, stage: str) -> str
 
 
 def _suggest_remedy(settings: Rl) -> str:
-    if settings.importance_cap is None and settings.reject is None:
-        return "set importance_cap: 2, which weighs the change"
-    if settings.importance == "token" and settings.importance_cap is not None:
-        return "set importance: sequence with importance_cap: 5, or a lower optim.lr"
+    if settings.sampler_is_cap is None and settings.sampler_reject is None:
+        return "set sampler_is_cap: 2, which weighs the change"
+    if settings.sampler_is_level == "token" and settings.sampler_is_cap is not None:
+        return "set sampler_is_level: sequence with sampler_is_cap: 5, or a lower optim.lr"
     return "set a lower optim.lr or async.max_staleness"

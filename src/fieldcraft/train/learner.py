@@ -25,10 +25,10 @@ from fieldcraft.types import Author, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 PER_TOKEN_METRICS = (
-    *("entropy", "ratio", "clip_fraction", "kl_ref", "llds"),
-    *("importance", "rejected", "teacher_kl", LOG_RATIO_KEY),
+    *("entropy", "ratio_mean", "clip_fraction", "kl_ref", "llds"),
+    *("sampler_is_weight", "sampler_rejected_rate", "teacher_kl", LOG_RATIO_KEY),
 )
-SAMPLER_GAP_KEY = "sampler_gap"
+SAMPLER_LOGP_DIFF_KEY = "sampler_logp_diff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PolicyLearner:
     """A learner that turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
-    budget of a rollout, by which `loss_weight: constant` divides.
+    budget of a rollout, by which `loss_aggregation: constant` divides.
     """
 
     settings: Rl
@@ -75,7 +75,7 @@ class PolicyLearner:
         units, total = self._prepare_units(groups, graded_groups)
         row = self._run_steps(units, total, number) if units else {}
         if row:
-            row["right_negative_rate"] = compute_correct_negative_rate(graded_groups)
+            row["correct_negative_rate"] = compute_correct_negative_rate(graded_groups)
         tokens = [
             [
                 None if member is None else collect_token_stats(member, trajectory)
@@ -104,9 +104,9 @@ class PolicyLearner:
         s = self.settings
         trained = [m.trained_samples for members in rollouts for m in members if m.trained_samples]
         total = sum(map(_sum_weights, trained))
-        if s.loss_weight == "sequence":
+        if s.loss_aggregation == "sequence":
             total = float(len(trained))
-        elif s.loss_weight == "constant":
+        elif s.loss_aggregation == "constant":
             total = float(len(trained) * self.total_tokens)
         rollouts = [
             members
@@ -117,7 +117,7 @@ class PolicyLearner:
         if units:
             self._fill_samples(units)
         self._assign_advantages(rollouts)
-        if s.loss_weight == "sequence":
+        if s.loss_aggregation == "sequence":
             for unit in units:
                 unit_weight = _sum_weights(unit)
                 for sample in unit:
@@ -134,14 +134,16 @@ class PolicyLearner:
     def _needs_reward_variance(self) -> bool:
         """Return whether a group of equal rewards has exactly no gradient."""
         s = self.settings
-        is_group_relative = s.baseline in ("group", "others") and s.scale != "batch"
+        is_group_relative = (
+            s.baseline in ("group", "leave-one-out") and s.advantage_scale != "batch"
+        )
         return is_group_relative and not (s.kl_coef or s.entropy_coef or s.llds_coef)
 
     def _fill_samples(self, units: Sequence[SampleUnit]) -> None:
         """Fill the samples with what they have to know of the models as they are before the
         step."""
         s = self.settings
-        if s.importance_cap is not None or s.reject is not None:
+        if s.sampler_is_cap is not None or s.sampler_reject is not None:
             self.trainer.fill_logprobs(units, "old_logp", s.temperature)
         if self.reference is not None:
             self.reference.fill_logprobs(units, "ref_logp", s.temperature)
@@ -168,11 +170,11 @@ class PolicyLearner:
         self.trainer.drop_gradients()
         if self.critic is not None:
             self.critic.drop_gradients()
-        names = [name for name in rows[0] if name not in (SAMPLER_GAP_KEY, LOG_RATIO_KEY)]
+        names = [name for name in rows[0] if name not in (SAMPLER_LOGP_DIFF_KEY, LOG_RATIO_KEY)]
         means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
         # Later ones compare with weights that have changed.
         return means | {
-            name: rows[0][name] for name in {SAMPLER_GAP_KEY, LOG_RATIO_KEY} & rows[0].keys()
+            name: rows[0][name] for name in {SAMPLER_LOGP_DIFF_KEY, LOG_RATIO_KEY} & rows[0].keys()
         }
 
     def _run_step(self, minibatch: Sequence[SampleUnit], divisor: float) -> StepMetrics:
@@ -241,10 +243,10 @@ def average_per_token(
     row: StepMetrics, minibatch: Sequence[SampleUnit], divisor: float, version: int
 ) -> StepMetrics:
     """Return the metrics of an optimiser step whose sums over tokens were divided by `divisor`, as
-    means over the trained tokens. That of SAMPLER_GAP_KEY is over the tokens that this version of
-    the policy sampled, and is left out where there are none."""
+    means over the trained tokens. That of SAMPLER_LOGP_DIFF_KEY is over the tokens that this
+    version of the policy sampled, and is left out where there are none."""
     counts = dict.fromkeys(PER_TOKEN_METRICS, sum(map(_sum_weights, minibatch)))
-    counts[SAMPLER_GAP_KEY] = sum(_sum_version_weights(unit, version) for unit in minibatch)
+    counts[SAMPLER_LOGP_DIFF_KEY] = sum(_sum_version_weights(unit, version) for unit in minibatch)
     defined = {name: value for name, value in row.items() if counts.get(name) != 0}
     return {n: v * divisor / counts[n] if n in counts else v for n, v in defined.items()}
 
@@ -269,17 +271,17 @@ def compute_correct_negative_rate(groups: Sequence[Sequence[ScoredRollout]]) -> 
 def make_policy_loss(s: Rl) -> PolicyGradientLoss:
     """Make the loss of a stage."""
     return PolicyGradientLoss(
-        ratio=s.ratio,
-        clip=s.clip,
+        ratio=s.ratio_level,
+        clip=s.clip_mode,
         clip_low=s.clip_low,
         clip_high=s.clip_high,
         dual_clip=s.dual_clip,
-        importance=s.importance,
-        importance_cap=s.importance_cap,
-        reject=s.reject,
-        reject_low=s.reject_low,
-        reject_high=s.reject_high,
-        kl_coef=s.kl_coef if s.kl_in == "loss" else 0.0,
+        importance=s.sampler_is_level,
+        importance_cap=s.sampler_is_cap,
+        reject=s.sampler_reject,
+        reject_low=s.sampler_reject_low,
+        reject_high=s.sampler_reject_high,
+        kl_coef=s.kl_coef if s.kl_placement == "loss" else 0.0,
         entropy_coef=s.entropy_coef,
         llds_coef=s.llds_coef,
     )

@@ -98,18 +98,18 @@ def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.
 def choose_adamw(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
     """Return a factory of AdamW whose moments are kept as the settings say. Raises UserError where
     that needs a package or a device that is not there."""
-    if optim.moments == "float32":
+    if optim.optimizer_state == "float32":
         return partial(torch.optim.AdamW, fused=True)
     package = _import_bitsandbytes()
-    if optim.moments == "host" and device.type != "cuda":
+    if optim.optimizer_state == "cpu" and device.type != "cuda":
         raise UserError(
-            "moments: host offloads the optimizer state from a GPU, and no GPU is in use: remove "
-            "it."
+            "optimizer_state: cpu offloads the optimizer state from a GPU, and no GPU is in use:"
+            " remove it."
         )
     factory: Callable[..., torch.optim.Optimizer] = {
         "8bit": package.optim.AdamW8bit,
-        "host": package.optim.PagedAdamW,
-    }[optim.moments]
+        "cpu": package.optim.PagedAdamW,
+    }[optim.optimizer_state]
     return factory
 
 
@@ -118,6 +118,7 @@ def _import_bitsandbytes() -> ModuleType:
         import bitsandbytes
     except ImportError as error:
         raise UserError(
-            "moments: 8bit and host need the package bitsandbytes: pip install 'fieldcraft[optim]'."
+            "optimizer_state: 8bit and cpu need the package bitsandbytes: pip install"
+            " 'fieldcraft[optim]'."
         ) from error
     return bitsandbytes

@@ -29,10 +29,10 @@ class ParallelStrategy(Protocol):
         ...
 
     def make_micro_batches(
-        self, units: Sequence[SampleUnit], micro_tokens: int
+        self, units: Sequence[SampleUnit], micro_batch_tokens: int
     ) -> Iterator[PackedBatch]:
-        """Return the micro-batches of this process, as many as every other one has. `micro_tokens`
-        is what a process holds of one."""
+        """Return the micro-batches of this process, as many as every other one has.
+        `micro_batch_tokens` is what a process holds of one."""
         ...
 
     def compute_hidden_states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
@@ -71,9 +71,9 @@ class SingleProcess:
         return MasterWeights(parameters, dtype, () if head is None else head.parameters())
 
     def make_micro_batches(
-        self, units: Sequence[SampleUnit], micro_tokens: int
+        self, units: Sequence[SampleUnit], micro_batch_tokens: int
     ) -> Iterator[PackedBatch]:
-        return split_micro_batches(units, micro_tokens)
+        return split_micro_batches(units, micro_batch_tokens)
 
     def compute_hidden_states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
         require_rope_length(model.config.get_text_config(), batch.max_sequence_tokens)

@@ -99,7 +99,7 @@ def describe_no_signal(rows: Sequence[StepMetrics], steps: int, stage: str) -> s
     """Return a message after the last of the rows: once that NO_SIGNAL_STEPS steps in a row had no
     group whose rollouts differ in reward, and in the end that none of all `steps` had. None where
     there is nothing to tell."""
-    has_no_signal = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
+    has_no_signal = [row["no_signal_group_rate"] == 1 or row["groups_trained"] == 0 for row in rows]
     if len(has_no_signal) == steps and all(has_no_signal):
         return (
             f"stage '{stage}' received no learning signal from its rewards: in each of its {steps}"

@@ -93,29 +93,29 @@ class RolloutSampler:
         """Sample the rollouts of step `number`, with their rewards.
 
         Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
-        replaced by those of further questions, until the step is full or `max_batches` are sampled;
-        then the step takes what there is. Batches that a step does not need are left to the next
-        one, so that an epoch asks every question.
+        replaced by those of further questions, until the step is full or `max_sampling_batches` are
+        sampled; then the step takes what there is. Batches that a step does not need are left to
+        the next one, so that an epoch asks every question.
         """
         s = self.settings
         await self._sleep()  # an evaluation may have left sessions, which a resumed run has not
         await self.ensure_version(number)
-        max_batches = 1 if s.keep_groups == "all" else s.max_batches
+        max_batches = 1 if s.group_filter == "none" else s.max_sampling_batches
         trained: list[RolloutGroup] = []
         trajectories: list[Trajectory] = []
         for batch in range(max_batches):
             indices = draw_epoch_batch(
-                self.seed, self.batches_drawn + batch, len(self.tasks), s.questions
+                self.seed, self.batches_drawn + batch, len(self.tasks), s.questions_per_step
             )
             groups = await self._sample_batch([self.tasks[i] for i in indices], number, batch)
             for group in groups:
                 await self.rubric_at(number).score(group)
             trajectories += [trajectory for group in groups for trajectory in group]
             trained += filter(self.has_signal, self._resample(groups, number, batch))
-            if len(trained) >= s.questions:
+            if len(trained) >= s.questions_per_step:
                 break
         self.batches_drawn += batch + 1
-        return StepRollouts(trained[: s.questions], trajectories, batch + 1)
+        return StepRollouts(trained[: s.questions_per_step], trajectories, batch + 1)
 
     async def train(self, learn: Callable[[], T]) -> T:
         """Let the learner work. The caches make room for it, also in a step that trains nothing: a
@@ -155,7 +155,7 @@ class RolloutSampler:
         rollout_callables = self.make_rollout_callables(
             tasks, self.batches_drawn + batch, env, simulated=is_simulated
         )
-        first = batch * s.questions
+        first = batch * s.questions_per_step
         jobs = {
             f"{number}/{first + p}/{g}": (task, rollout_callables[p])
             for p, task in enumerate(tasks)
@@ -178,7 +178,7 @@ class RolloutSampler:
     @property
     def rollouts_per_question(self) -> int:
         """Number of rollouts that are sampled for a question."""
-        return self.settings.group * self.settings.oversample
+        return self.settings.group_size * self.settings.oversample_factor
 
     def budget_at(self, number: int) -> BudgetConfig:
         """Return the budget of rollouts that begin in step `number`."""
@@ -246,7 +246,7 @@ class RolloutSampler:
     def downsample(self, group: RolloutGroup, rng: random.Random) -> RolloutGroup:
         """Cut a group to the size that it is trained on; a larger one loses members by
         resampling."""
-        group_size = self.settings.group
+        group_size = self.settings.group_size
         return resample_on_correct(group, group_size, rng) if len(group) > group_size else group
 
     def has_signal(self, group: RolloutGroup) -> bool:
@@ -254,10 +254,10 @@ class RolloutSampler:
         some wrong, or their rewards differ (which also keeps what OTC has to say about groups in
         which all are right)."""
         s = self.settings
-        if s.keep_groups == "mixed-accuracy":
+        if s.group_filter == "accuracy":
             scores = [t.rewards[t.correct] for t in group if t.reward is not None]
             return 0 < scores.count(1.0) < len(scores) - scores.count(None)
-        return s.keep_groups == "all" or not has_equal_rewards(group)
+        return s.group_filter == "none" or not has_equal_rewards(group)
 
 
 def has_equal_rewards(group: RolloutGroup) -> bool:

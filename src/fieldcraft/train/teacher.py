@@ -83,6 +83,6 @@ def _append_answer(task: Task) -> str:
     if not task.answers:
         raise UserError(
             f"task '{task.id}' has no answer for the teacher's prompt: add one, or set"
-            " teacher.shown: plan."
+            " teacher.privileged: plan."
         )
     return ANSWER_TEMPLATE.format(question=task.question.strip(), answer=task.answers[0])

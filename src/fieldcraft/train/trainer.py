@@ -95,7 +95,7 @@ class OptimizedModule:
             loss.backward()
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
-        clipped = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
+        clipped = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.max_grad_norm)
         norm = self.strategy.gather_value(clipped)
         if not torch.isfinite(norm):
             raise UserError(
@@ -122,7 +122,7 @@ class OptimizedModule:
             batch.scatter_field(field, compute_values(batch))
 
     def _make_micro_batches(self, units: Sequence[SampleUnit]) -> Iterator[PackedBatch]:
-        return self.strategy.make_micro_batches(units, self.optim.micro_tokens)
+        return self.strategy.make_micro_batches(units, self.optim.micro_batch_tokens)
 
 
 @final

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE_NAME = "fieldcraft_view"
 TOKEN_REQUIRED_MESSAGE = (
-    "This page needs its token: open the address that 'fieldcraft view' printed, which ends in"
+    "This page needs its token: open the address that 'fieldcraft studio' printed, which ends in"
     " ?token=...\n"
 )
 READ_ONLY_MESSAGE = "This page only reads: ask with GET.\n"

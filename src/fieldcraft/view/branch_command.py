@@ -138,12 +138,12 @@ def make_branch_options(run: RunView, file: TrajectoryFile, number: int) -> list
         return None
     flags = []
     if file.kind == "training":
-        flags = ["--training"]
+        flags = ["--from-training"]
         for path in sorted((run.path / file.part / ROLLOUTS_FOLDER).glob("*.jsonl")):
             if path == file.path:
                 break
             number += path.read_bytes().count(b"\n")
-    return [str(run.path), "--trajectory", str(number), "--stage", file.part, *flags]
+    return [str(run.path), "--index", str(number), "--stage", file.part, *flags]
 
 
 def label_turns(trajectory: Trajectory) -> list[str]:

@@ -105,5 +105,5 @@ def _make_show_command(run: RunView, file: TrajectoryFile, number: int) -> str |
     if file.kind != "evaluation":
         return None
     return shlex.join(
-        ["fieldcraft", "show", str(run.path), "--stage", file.part, "--number", str(number)]
+        ["fieldcraft", "show", str(run.path), "--stage", file.part, "--index", str(number)]
     )

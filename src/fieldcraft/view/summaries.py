@@ -31,7 +31,7 @@ def summarise_run(run: RunView) -> dict[str, Any]:
     return {
         "name": run.name,
         "path": str(run.path),
-        "recipe": recipe and recipe.recipe,
+        "recipe": recipe and recipe.name,
         "seed": recipe and recipe.seed,
         "done": run.folder is not None and run.folder.report_json.exists(),
         "stages": stages,

@@ -36,7 +36,7 @@ class PageReader:
     fetcher: PageFetcher
     cache: ResponseCache | NoCache
     timeout_seconds: float
-    part_characters: int
+    chunk_characters: int
     summariser: PageSummariser | None
     text_reader: PageTextReader = field(default_factory=PageTextReader)
 
@@ -49,7 +49,7 @@ class PageReader:
             UserError: a replay has no such page.
         """
         url, page = await self._fetch_page(address)
-        parts = split_text(page.text, self.part_characters)
+        parts = split_text(page.text, self.chunk_characters)
         if not 1 <= part <= len(parts):
             raise ToolError(f"The page has {len(parts)} parts, so there is no part {part}.")
         text = parts[part - 1]
@@ -137,9 +137,9 @@ def make_crawl_page(
     allow_hosts: Sequence[str] = (),
     block: Sequence[str] = (),
     seconds: PositiveFloat = 20.0,
-    most_mb: PositiveFloat = 4.0,
+    max_mb: PositiveFloat = 4.0,
     redirects: NonNegativeInt = 5,
-    part_characters: Annotated[int, Field(ge=200)] = 8000,
+    chunk_characters: Annotated[int, Field(ge=200)] = 8000,
     interval_seconds: NonNegativeFloat = 1.0,
     summary: EndpointConfig | None = None,
     cache: Path | None = None,
@@ -154,9 +154,9 @@ def make_crawl_page(
         allow_hosts: hosts that need not be public, as `HOST` or `HOST:PORT`.
         block: hosts and addresses that are not read, besides those of known benchmarks.
         seconds: for getting a page, and again for finding its text.
-        most_mb: MiB of a page, unpacked.
+        max_mb: MiB of a page, unpacked.
         redirects: that are followed.
-        part_characters: of a part; a longer page has several.
+        chunk_characters: of a part; a longer page has several.
         interval_seconds: between two requests to a host, of which there is one at a time.
         summary: the model that sums pages up; without one, the text itself is returned.
         cache: a folder that keeps answers for `cache_hours`.
@@ -172,7 +172,7 @@ def make_crawl_page(
     response_cache = open_response_cache(cache, cache_hours, record, replay)
     fetcher = PageFetcher(
         timeout_seconds=seconds,
-        max_bytes=round(most_mb * 2**20),
+        max_bytes=round(max_mb * 2**20),
         max_redirects=redirects,
         allowed_hosts=tuple(allow_hosts),
         blocklist=Blocklist([*BENCHMARK_PATTERNS, *block]),
@@ -180,4 +180,4 @@ def make_crawl_page(
         sites=sites,
     )
     summariser = None if summary is None else PageSummariser(summary, response_cache)
-    return CrawlPageTool(PageReader(fetcher, response_cache, seconds, part_characters, summariser))
+    return CrawlPageTool(PageReader(fetcher, response_cache, seconds, chunk_characters, summariser))

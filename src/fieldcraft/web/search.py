@@ -54,10 +54,10 @@ SearchFunction = Callable[[str], Awaitable[list[SearchResult]]]
 class WebSearchTool:
     """`types.StatefulTool`: each rollout is told what it has already searched for."""
 
-    def __init__(self, search: SearchFunction, blocklist: Blocklist, topk: int) -> None:
+    def __init__(self, search: SearchFunction, blocklist: Blocklist, top_k: int) -> None:
         self._search = search
         self._blocklist = blocklist
-        self._topk = topk
+        self._top_k = top_k
         self._described = FunctionTool(self._make_function(set()))
         self.name: str = self._described.name
         self.schema: dict[str, Any] = self._described.schema
@@ -94,7 +94,7 @@ class WebSearchTool:
             if not self._blocklist.is_blocked(result.url)
             and not has_canary(f"{result.title} {result.snippet}")
         )
-        return list(visible)[: self._topk]
+        return list(visible)[: self._top_k]
 
 
 def format_results(results: Sequence[SearchResult]) -> str:
@@ -116,7 +116,7 @@ class WebSearchEngine:
     provider: SearchProvider
     url: str
     key_env: str
-    topk: int
+    top_k: int
     timeout_seconds: float
     retries: int
     use_proxy: bool
@@ -132,7 +132,7 @@ class WebSearchEngine:
             ToolError: the engine refuses the query.
             UserError: the engine refuses the key; a replay has no answer.
         """
-        request = self.provider.build_request(self.url, self._key, query, self.topk)
+        request = self.provider.build_request(self.url, self._key, query, self.top_k)
         request_key = RequestKey(request.method, request.url, request.body)
         response = await self.cache.get_or_fetch(request_key, lambda: self._request(request))
         try:
@@ -198,10 +198,10 @@ class LocalSearchIndex:
     """An index folder as a search engine; it answers in the event loop, as the tool `search`. The
     address of a passage is its id, if that is one."""
 
-    def __init__(self, folder: Path, topk: int) -> None:
+    def __init__(self, folder: Path, top_k: int) -> None:
         """Load the index. Raises UserError where there is no index."""
         self._index = SearchIndex.load(folder)
-        self._topk = topk
+        self._top_k = top_k
 
     async def search(self, query: str) -> list[SearchResult]:
         return [
@@ -210,7 +210,7 @@ class LocalSearchIndex:
                 passage.id if passage.id.startswith(("http://", "https://")) else "",
                 passage.text,
             )
-            for passage in self._index.search([query], self._topk)[0]
+            for passage in self._index.search([query], self._top_k)[0]
         ]
 
 
@@ -218,12 +218,12 @@ def make_web_search(
     provider: Literal["serper", "tavily", "brave", "searxng", "index"],
     url: str | None = None,
     index: Path | None = None,
-    topk: Annotated[int, Field(ge=1, le=100)] = 5,
+    top_k: Annotated[int, Field(ge=1, le=100)] = 5,
     api_key_env: str | None = None,
     block: Sequence[str] = (),
     seconds: PositiveFloat = 20.0,
     retries: NonNegativeInt = 2,
-    concurrent: PositiveInt = 1,
+    max_concurrent: PositiveInt = 1,
     interval_seconds: NonNegativeFloat = 0.0,
     cache: Path | None = None,
     cache_hours: PositiveFloat = 24.0,
@@ -237,12 +237,12 @@ def make_web_search(
         provider: the search engine, or `index` for an index folder.
         url: of a SearXNG server, or of another server with the interface of the provider.
         index: the folder that `fieldcraft index` wrote.
-        topk: results of a query.
+        top_k: results of a query.
         api_key_env: the environment variable that holds the key.
         block: hosts and addresses that are left out, besides those of known benchmarks.
         seconds: for each attempt.
         retries: attempts after the first.
-        concurrent: requests at once.
+        max_concurrent: requests at once.
         interval_seconds: from one request to the next, at least.
         cache: a folder that keeps answers for `cache_hours`.
         cache_hours: how long an answer is used.
@@ -260,7 +260,7 @@ def make_web_search(
             " index, and neither for a search engine."
         )
     if index is not None:
-        return WebSearchTool(LocalSearchIndex(index, topk).search, blocklist, topk)
+        return WebSearchTool(LocalSearchIndex(index, top_k).search, blocklist, top_k)
     search_provider = PROVIDERS[provider]
     key_env = api_key_env or search_provider.key_env
     if key_env and replay is None and not os.environ.get(key_env):
@@ -272,15 +272,15 @@ def make_web_search(
         provider=search_provider,
         url=_require_server_url(url or search_provider.url, provider),
         key_env=key_env,
-        topk=topk,
+        top_k=top_k,
         timeout_seconds=seconds,
         retries=retries,
         use_proxy=url is None,  # a server of one's own stands inside; a proxy would not find it
-        rate_limiter=get_rate_limiter(concurrent, interval_seconds),
+        rate_limiter=get_rate_limiter(max_concurrent, interval_seconds),
         cache=open_response_cache(cache, cache_hours, record, replay),
         sites=sites,
     )
-    return WebSearchTool(engine.search, blocklist, topk)
+    return WebSearchTool(engine.search, blocklist, top_k)
 
 
 def _require_server_url(url: str, provider: str) -> str:

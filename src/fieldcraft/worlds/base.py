@@ -235,13 +235,13 @@ def merge_thoughts(steps: Iterable[DemoStep]) -> list[DemoStep]:
 class SimulationVerdict:
     """The verdict on one simulated observation. None means that something cannot be told.
 
-    `holds`: it says what the step needed, as the real one would. `contradicts`: it states a known
-    fact wrongly. `well_formed`: it reads like results of the tool. `f1`: the words it shares with
-    the real text. `taught`: the base model was taught the entity.
+    `supports_answer`: it says what the step needed, as the real one would. `contradicts`: it states
+    a known fact wrongly. `well_formed`: it reads like results of the tool. `f1`: the words it
+    shares with the real text. `taught`: the base model was taught the entity.
     """
 
     well_formed: bool
-    holds: bool | None
+    supports_answer: bool | None
     contradicts: bool | None = None
     f1: float | None = None
     taught: bool | None = None

@@ -53,7 +53,7 @@ sessions = st.lists(st.lists(turn, max_size=4), min_size=2, max_size=6)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sessions, st.sampled_from([2, 4, 8]), st.sampled_from([24, 8192]))
 def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=rows, step_tokens=step_tokens)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=rows, max_batched_tokens=step_tokens)
     texts = [random_ids(40 + 32 * i, seed=i) for i in range(4)]
     done: list[tuple[list[int], int, Completion]] = []
 

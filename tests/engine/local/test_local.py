@@ -120,7 +120,7 @@ def test_tools_that_do_not_wait_rejoin_the_next_step(engine: LocalEngine) -> Non
 
 
 def test_long_prompts_are_computed_in_pieces(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=4, step_tokens=8)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=4, max_batched_tokens=8)
     widths = step_widths(engine)
     prompts = [PROMPT[:3], PROMPT[3:], PROMPT[1:4]]
     calls = (engine.generate(p, SamplingParams(2, 0.0), str(i)) for i, p in enumerate(prompts))
@@ -147,7 +147,7 @@ def test_memory_stays_with_the_tokens_in_use(engine: LocalEngine) -> None:
 
 
 def test_more_sessions_than_rows_wait_their_turn(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
     widths = step_widths(engine)
     prompts = [random_ids(3, seed=i) for i in range(5)]
     calls = [engine.generate(p, SamplingParams(2, 0.0), str(i)) for i, p in enumerate(prompts)]
@@ -158,7 +158,7 @@ def test_more_sessions_than_rows_wait_their_turn(model) -> None:
 
 
 def test_longest_parked_session_loses_its_row(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
     prompts = {name: random_ids(8, seed=i) for i, name in enumerate("abc")}
     first = {}
     for name in "abc":
@@ -182,7 +182,7 @@ def test_longest_parked_session_loses_its_row(model) -> None:
 
 
 def test_a_session_without_a_row_finds_its_blocks_if_nobody_took_them(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=1)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=1)
     first = gather(engine.generate(PROMPT, SamplingParams(5, 0.0), "a"))[0]
     gather(engine.generate(random_ids(8, seed=3), SamplingParams(2), "b"))
     assert engine.stats.evicted_sessions == 1
@@ -192,7 +192,7 @@ def test_a_session_without_a_row_finds_its_blocks_if_nobody_took_them(model) -> 
 
 
 def test_free_rows_are_taken_before_parked_ones(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
     for i, name in enumerate("ab"):
         gather(engine.generate(random_ids(8, seed=i), SamplingParams(2), name))
     engine.release("b")
@@ -201,7 +201,7 @@ def test_free_rows_are_taken_before_parked_ones(model) -> None:
 
 
 def test_parked_sessions_are_found_where_their_blocks_were_moved(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=60)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=60)
     prompts = [random_ids(10 + i % 15, seed=i) for i in range(60)]
     first: dict[int, Completion] = {}
     moved: list[int] = []
@@ -228,7 +228,7 @@ def test_parked_sessions_are_found_where_their_blocks_were_moved(model) -> None:
 
 
 def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=3)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=3)
     for i, name in enumerate("xdy"):
         prompt = PROMPT if name == "d" else random_ids(20, seed=50 + i)
         gather(engine.generate(prompt, SamplingParams(2), name))
@@ -242,7 +242,7 @@ def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
 
 
 def test_what_a_released_session_held_is_not_waited_for(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
     for name, ids in (("x", PROMPT), ("y", random_ids(20, seed=2))):
         gather(engine.generate(ids, SamplingParams(1), name))
         engine.release(name)
@@ -254,7 +254,7 @@ def test_what_a_released_session_held_is_not_waited_for(model) -> None:
 
 
 def test_a_prompt_waits_until_it_can_be_read_as_a_whole(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=3, step_tokens=20)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=3, max_batched_tokens=20)
     begun: list[int] = []
 
     def note(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ def test_a_prompt_waits_until_it_can_be_read_as_a_whole(model) -> None:
 
 
 def test_a_prompt_whose_first_reader_gave_up_is_read_by_the_next(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2, step_tokens=8)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2, max_batched_tokens=8)
 
     async def run() -> Completion:
         first = asyncio.create_task(engine.generate(PROMPT, SamplingParams(4, 0.0), "first"))
@@ -285,7 +285,7 @@ def test_a_prompt_whose_first_reader_gave_up_is_read_by_the_next(model) -> None:
 
 def test_same_calls_make_the_same_batches(model) -> None:
     def run() -> tuple[list[int], list[list[int]]]:
-        engine = LocalEngine(model, TOKENIZER, max_rows=4)
+        engine = LocalEngine(model, TOKENIZER, max_num_seqs=4)
         widths = step_widths(engine)
         calls = (
             engine.generate(
@@ -309,7 +309,7 @@ def test_end_of_sequence_token_is_kept(engine: LocalEngine) -> None:
     assert free.stop_reason is StopReason.LENGTH
     cut = next(i for i in range(1, 8) if free.ids[i] not in free.ids[:i])
     engine.model.generation_config.eos_token_id = [399, free.ids[cut]]
-    again = LocalEngine(engine.model, TOKENIZER, max_rows=1)
+    again = LocalEngine(engine.model, TOKENIZER, max_num_seqs=1)
     ended = gather(again.generate(PROMPT, SamplingParams(8, 0.0), "a"))[0]
     assert ended.stop_reason is StopReason.EOS
     assert ended.ids == free.ids[: cut + 1]
@@ -341,12 +341,12 @@ def test_stop_string_in_the_prompt_does_not_count(engine: LocalEngine) -> None:
 
 
 def test_sessions_end_at_max_len(model) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2, max_len=50)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2, max_model_len=50)
     completion = gather(engine.generate(PROMPT, SamplingParams(99, 0.0), "a"))[0]
     assert completion.stop_reason is StopReason.LENGTH
     assert len(completion.ids) == 30
     check(engine, PROMPT, completion)
-    with pytest.raises(UserError, match="A prompt of 50 tokens does not fit into max_len=50"):
+    with pytest.raises(UserError, match="A prompt of 50 tokens does not fit into max_model_len=50"):
         gather(engine.generate([*PROMPT, *completion.ids], SamplingParams(1), "a"))
 
 

@@ -71,7 +71,7 @@ def test_wrong_calls_fail_alone(
 def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
     with torch.no_grad():
         model.get_input_embeddings().weight[5] = torch.nan
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)
     good = [i for i in PROMPT if i != 5]
 
     async def run() -> list[Completion | BaseException]:
@@ -95,7 +95,7 @@ def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
     """A block is shared by two sessions that fail, one after the other."""
     with torch.no_grad():
         model.get_input_embeddings().weight[5] = torch.nan
-    engine = LocalEngine(model, TOKENIZER, max_rows=3, step_tokens=33)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=3, max_batched_tokens=33)
     good = [i for i in PROMPT if i != 5]
     bad = [*good, 5, *good]  # its first block is complete before the row samples
 
@@ -114,13 +114,13 @@ def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
     ("raised", "seen", "words"),
     [
         (ZeroDivisionError("broken"), ZeroDivisionError, "broken"),
-        (torch.OutOfMemoryError("full"), UserError, "a cache of 512 tokens .* lower max_rows"),
+        (torch.OutOfMemoryError("full"), UserError, "a cache of 512 tokens .* lower max_num_seqs"),
     ],
 )
 def test_failed_step_reaches_every_caller(
     model, raised: Exception, seen: type[Exception], words: str
 ) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=2)  # so the third call is still queued
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=2)  # so the third call is still queued
 
     def fail(*_: object) -> None:
         raise raised
@@ -140,7 +140,7 @@ def test_failed_step_reaches_every_caller(
 
 @pytest.mark.parametrize("give_up", ["cancel", "release"])
 def test_given_up_calls_free_their_rows(model, give_up: str) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=1)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=1)
 
     async def run() -> Completion:
         running = asyncio.create_task(engine.generate(PROMPT, SamplingParams(1000), "running"))
@@ -192,7 +192,7 @@ def tiny_bloom() -> BloomForCausalLM:
 
 def test_other_kinds_of_attention_are_refused() -> None:
     def use() -> None:
-        engine = LocalEngine(tiny_bloom(), TOKENIZER, max_rows=1, max_len=64)
+        engine = LocalEngine(tiny_bloom(), TOKENIZER, max_num_seqs=1, max_model_len=64)
         gather(engine.generate(PROMPT, SamplingParams(2), "a"))
 
     with pytest.raises(UserError, match="its attention is fixed"):

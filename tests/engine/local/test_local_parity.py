@@ -20,7 +20,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("count", [1, 7, 64])
 def test_many_sessions_at_once(model: PreTrainedModel, count: int) -> None:
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=64)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=64)
     rollouts = mixed_rollouts(engine, count)
     assert len(rollouts) == count
     for rollout in rollouts:
@@ -28,14 +28,14 @@ def test_many_sessions_at_once(model: PreTrainedModel, count: int) -> None:
 
 
 def test_more_sessions_than_rows_and_prompts_in_pieces(model: PreTrainedModel) -> None:
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=5, step_tokens=24)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=5, max_batched_tokens=24)
     for rollout in mixed_rollouts(engine, 24):
         rollout.check(model, 1e-3)
     assert engine.stats.evicted_sessions > 0
 
 
 def test_greedy_ids_are_those_of_generate(model: PreTrainedModel) -> None:
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=8)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=8)
     prompts = [random_ids(n, seed=n) for n in (1, 5, 40, 17, 80)]
 
     async def run() -> list[list[int]]:
@@ -54,7 +54,7 @@ def test_greedy_ids_are_those_of_generate(model: PreTrainedModel) -> None:
 
 def test_half_precision_decodes_too(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to(torch.bfloat16)
-    engine = LocalEngine(model, tiny_tokenizer(), max_rows=8)
+    engine = LocalEngine(model, tiny_tokenizer(), max_num_seqs=8)
     rollout = Rollout("a", temperature=1.0)
     asyncio.run(rollout.run(engine, random_ids(20, seed=1), [8, 8]))
     rollout.check(model, 0.5)

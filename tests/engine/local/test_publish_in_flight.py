@@ -21,7 +21,7 @@ async def steps(engine: LocalEngine, count: int) -> None:
 def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
     trained = copy.deepcopy(model)
     policies = [copy.deepcopy(trained), changed(trained, 1.5), changed(trained, 0.5)]
-    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    engine = LocalEngine(trained, TOKENIZER, max_num_seqs=4)
     prompts = [[*PROMPT, 3 + i] for i in range(6)]  # two more than there are rows
 
     async def run() -> list[Completion]:
@@ -47,7 +47,7 @@ def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
 def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
     trained = copy.deepcopy(model)
     policies = [copy.deepcopy(trained), changed(trained, 1.5)]
-    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    engine = LocalEngine(trained, TOKENIZER, max_num_seqs=4)
 
     async def run() -> tuple[Completion, Completion, list[int]]:
         first = await engine.generate(PROMPT, SamplingParams(9, seed=1), "a")
@@ -64,7 +64,7 @@ def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
 
 def test_publishing_the_same_weights_changes_nothing(model: Any) -> None:
     def sampled(publications: int) -> Completion:
-        engine = LocalEngine(model, TOKENIZER, max_rows=4)
+        engine = LocalEngine(model, TOKENIZER, max_num_seqs=4)
 
         async def run() -> Completion:
             call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(24, seed=3), "a"))
@@ -82,7 +82,7 @@ def test_publishing_the_same_weights_changes_nothing(model: Any) -> None:
 
 
 def test_a_released_turn_is_not_continued(model: Any) -> None:
-    engine = LocalEngine(model, TOKENIZER, max_rows=4)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=4)
 
     async def run() -> None:
         call = asyncio.create_task(engine.generate(PROMPT, SamplingParams(24), "a"))
@@ -100,7 +100,7 @@ def test_a_released_turn_is_not_continued(model: Any) -> None:
 def test_a_turn_that_is_cancelled_as_it_ends_harms_no_other(model: Any, published: bool) -> None:
     """Its future is cancelled before its caller can release the session; the engine may compute a
     step in between, which ends the turn."""
-    engine = LocalEngine(model, TOKENIZER, max_rows=4)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=4)
 
     async def run() -> Completion:
         calls = [
@@ -124,7 +124,7 @@ def test_a_turn_that_is_cancelled_as_it_ends_harms_no_other(model: Any, publishe
 def test_a_separate_engine_does_not_see_the_model_in_training(model: Any) -> None:
     trained = copy.deepcopy(model)
     policies = [copy.deepcopy(trained), changed(trained, 1.5)]
-    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    engine = LocalEngine(trained, TOKENIZER, max_num_seqs=4)
 
     async def run() -> Completion:
         await engine.snapshot_weights()
@@ -145,7 +145,7 @@ def test_a_separate_engine_does_not_see_the_model_in_training(model: Any) -> Non
 def test_a_separate_engine_shares_what_is_frozen(model: Any) -> None:
     trained = copy.deepcopy(model).requires_grad_(requires_grad=False)
     head = trained.get_submodule("model.norm").weight.requires_grad_()
-    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    engine = LocalEngine(trained, TOKENIZER, max_num_seqs=4)
     asyncio.run(engine.snapshot_weights())
     mine = dict(engine.model.named_parameters())
     for name, weight in trained.named_parameters():

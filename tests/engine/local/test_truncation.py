@@ -144,7 +144,7 @@ def test_the_engine_reports_the_truncated_distribution(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3")
     with torch.no_grad():
         model.lm_head.weight.mul_(0.2)  # or nothing would be left to choose from
-    engine = LocalEngine(model, TOKENIZER, max_rows=8)
+    engine = LocalEngine(model, TOKENIZER, max_num_seqs=8)
 
     asked = {str(limits): SamplingParams(16, 0.8, seed=3, truncation=limits) for limits in LIMITS}
     asked["greedy"] = SamplingParams(16, 0.0, truncation=LIMITS[0])

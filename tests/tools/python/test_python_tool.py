@@ -23,7 +23,7 @@ TASK = Task(id="1", question="?", answers=["!"])
 @pytest.fixture(scope="module")
 def sandbox():
     try:
-        made = Sandbox(SandboxLimits(wall_seconds=600), concurrent=2, libraries=())
+        made = Sandbox(SandboxLimits(wall_seconds=600), max_concurrent=2, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
     with made:
@@ -121,11 +121,11 @@ def test_a_stateless_tool() -> None:
             {"limits": {"processes": "many"}},
             "'limits' of the tool 'python' is wrong: it must be a number, not 'many'",
         ),
-        ({"waive": ["jail"]}, "no layer 'jail'"),
+        ({"allow_missing_layers": ["jail"]}, "no layer 'jail'"),
         ({"url": "http://127.0.0.1:1", "stateful": True}, "has no sessions"),
         ({"url": "http://127.0.0.1:1", "libraries": []}, "has no sessions"),
         ({"url": "ftp://host"}, "not a url of a server"),
-        ({"concurrent": 0}, "must be at least 1, not 0"),
+        ({"max_concurrent": 0}, "must be at least 1, not 0"),
     ],
 )
 def test_mistakes_in_a_recipe(settings, message) -> None:

@@ -152,7 +152,7 @@ def plain(models_spec: ModelsSpec) -> Models:
 
     critic = None
     if models_spec.critic is not None:
-        own = models_spec.critic.backbone == "own"
+        own = models_spec.critic.backbone == "separate"
         model = load_model(models_spec.start, CPU) if own else trainer.model
         critic = Critic(model, models_spec.critic, optim, steps, to_torch_dtype(models_spec.dtype))
     reference = (

@@ -76,7 +76,7 @@ CASES = {
     "rl-tokens": Case(
         objective=TOKENS,
         kind="llama",
-        spec={"reference": True, "critic": CriticConfig(backbone="own")},
+        spec={"reference": True, "critic": CriticConfig(backbone="separate")},
     ),
     "rl-sequences": Case(objective=SEQUENCES, spec={"critic": CriticConfig(backbone="policy")}),
     "distil-sampled": Case(objective=PolicyGradientLoss(), teacher=True),
@@ -149,7 +149,7 @@ def behind_a_hint(sample: Sample) -> Sample:
 def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> None:
     data, context = LAYOUTS[layout]
     start = write_model(folder / "start", case.kind, case.tied)
-    settings = {"lr": 1e-3, "micro_tokens": 120 // context, **case.optim}
+    settings = {"lr": 1e-3, "micro_batch_tokens": 120 // context, **case.optim}
     teacher = write_model(folder / "teacher", case.kind, seed=1) if case.teacher else None
     spec = ModelsSpec(start=start, optim=Optim(**settings), teacher=teacher, **case.spec)
     alone = plain(spec)
@@ -228,7 +228,7 @@ def test_so_it_is_in_every_layout(
 def compare_roundings(layout: str, lora: LoraConfig | None, pool: Pool, tmp_path: Path) -> None:
     """The roundings of ranks are others, as gradients are rounded before they are added up."""
     case, start = CASES["sft"], write_model(tmp_path / "start")
-    exact = ModelsSpec(start=start, optim=Optim(lr=1e-3, micro_tokens=120), lora=lora)
+    exact = ModelsSpec(start=start, optim=Optim(lr=1e-3, micro_batch_tokens=120), lora=lora)
     spec = replace(exact, dtype="bfloat16")
     expected, _ = train(plain(exact), case, MANY)
     alone, _ = train(plain(spec), case, MANY)

@@ -40,7 +40,7 @@ from fieldcraft.types import UserError
 from rank_processes import Pool
 from training_parts import run_stage
 
-OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
+OPTIM = Optim(lr=1e-3, micro_batch_tokens=120, schedule="linear")
 ALIKE = 1e-5
 
 
@@ -69,8 +69,8 @@ def learn(models: Models, numbers: range) -> list[float]:
     ("data", "context", "backbone"),
     [
         (4, 1, "policy"),
-        pytest.param(1, 1, "own", marks=pytest.mark.slow),
-        pytest.param(1, 2, "own", marks=pytest.mark.slow),
+        pytest.param(1, 1, "separate", marks=pytest.mark.slow),
+        pytest.param(1, 2, "separate", marks=pytest.mark.slow),
     ],
 )
 def test_another_number_of_ranks_goes_on_where_two_were(
@@ -168,9 +168,14 @@ def test_a_checkpoint_becomes_a_folder_of_transformers(
 def write_run(folder: Path, asked: ModelsSpec) -> Path:
     """The folder of a run whose ranks are at its only stage."""
     lora = asked.lora and asked.lora.model_dump()
-    stage = {"type": "sft", "data": "d", "steps": 20, "optim": {"lr": 1e-3, "micro_tokens": 120}}
+    stage = {
+        "type": "sft",
+        "dataset": "d",
+        "steps": 20,
+        "optim": {"lr": 1e-3, "micro_batch_tokens": 120},
+    }
     keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
-    recipe = build_recipe({"recipe": "mine", "tasks": "t", "demonstrations": "d", **keys})
+    recipe = build_recipe({"name": "mine", "tasks": "t", "demonstrations": "d", **keys})
     open_run_folder(folder, recipe)
     (folder / "only").mkdir()
     return folder
@@ -193,7 +198,7 @@ def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
 
 
 def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Path) -> None:
-    optim = Optim(lr=1e-3, micro_tokens=1000, beta1=0.0, clip_norm=1e6)
+    optim = Optim(lr=1e-3, micro_batch_tokens=1000, beta1=0.0, max_grad_norm=1e6)
     asked = replace(make_spec(tmp_path, dtype="bfloat16"), optim=optim)
     with sharded(pool, tmp_path, asked, 2) as models:
         learn(models, range(1))
@@ -228,7 +233,7 @@ class Steps(SupervisedStage):
 
 @pytest.mark.long
 def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
-    given = {"type": "sft", "data": "d", "steps": 8, "batch": 4, "checkpoint_every": 2}
+    given = {"type": "sft", "dataset": "d", "steps": 8, "batch_size": 4, "checkpoint_every": 2}
     settings = Sft.model_validate({**given, "optim": OPTIM})
     asked, stage = make_spec(tmp_path, steps=8), tmp_path / "stage"
     alone = plain(asked)

@@ -39,9 +39,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def settings(**given: Any) -> Distil:
     """A `distil` stage as a recipe would have it."""
-    stage = {"type": "distil", "steps": 60, "optim": {"lr": 0.01}, "teacher": {"shown": "answer"}}
+    stage = {
+        "type": "distil",
+        "steps": 60,
+        "optim": {"lr": 0.01},
+        "teacher": {"privileged": "answer"},
+    }
     found = parse_recipe(
-        {"recipe": "r", "world": {"name": "atlas"}, "stages": {"distil": stage | given}}
+        {"name": "r", "world": {"name": "atlas"}, "stages": {"distil": stage | given}}
     ).stages["distil"]
     assert isinstance(found, Distil)
     return found
@@ -52,9 +57,14 @@ def settings(**given: Any) -> Distil:
 
 def test_tokens_count_alike_and_rewards_are_not_trained_on_unless_told() -> None:
     s = settings()
-    assert (s.kind, s.loss_weight, s.baseline, s.scale) == ("rl", "token", "group", "none")
+    assert (s.kind, s.loss_aggregation, s.baseline, s.advantage_scale) == (
+        "rl",
+        "token",
+        "group",
+        "none",
+    )
     assert (s.kl, s.reward_weight) == ("sampled", 0)
-    assert settings(algorithm="grpo").scale == "group"
+    assert settings(algorithm="grpo").advantage_scale == "group"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +72,7 @@ def test_tokens_count_alike_and_rewards_are_not_trained_on_unless_told() -> None
     [
         ({"teacher": {}}, "no teacher is set: set stage or checkpoint, or, for"),
         ({"teacher": {"stage": "a", "checkpoint": "b"}}, "remove one of them"),
-        ({"teacher": {"shown": "hint"}}, "must be 'answer' or 'plan', not 'hint'"),
+        ({"teacher": {"privileged": "hint"}}, "must be 'answer' or 'plan', not 'hint'"),
         ({"teacher": {"stag": "a"}}, "did you mean 'stages.distil.teacher.stage'?"),
         ({"teacher": {"stage": "sft"}}, "reads the model of 'sft', which does not come before it"),
         ({"kl": "top-k"}, "kl: top-k and top_k need each other"),
@@ -181,7 +191,7 @@ class Ungradable(StatelessReward):
 
 def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTrainer]:
     """A stage whose rollouts are scripted, with the teacher `Fixed`."""
-    trainer, s = RecordingTrainer(), settings(questions=2, group=2, **given)
+    trainer, s = RecordingTrainer(), settings(questions_per_step=2, group_size=2, **given)
     recorder: Any = trainer
     dialect = make_dialect("autocoa", TOKENIZER, "")
     return (
@@ -201,7 +211,7 @@ def scripted(rubric: Rubric, **given: Any) -> tuple[DistilStage, RecordingTraine
     )
 
 
-LIMITS_OF_SCRIPTS = LIMITS.model_copy(update={"turn_tokens": 256, "total_tokens": 2048})
+LIMITS_OF_SCRIPTS = LIMITS.model_copy(update={"max_turn_tokens": 256, "max_context_tokens": 2048})
 
 
 def test_the_log_ratio_is_the_advantage_of_a_token_and_an_observation_has_none() -> None:
@@ -254,13 +264,17 @@ def taught() -> dict[str, Tensor]:
 
 def distil(teacher: nn.Module, seed: int = 1, **given: Any) -> DistilStage:
     """A stage on the small task, with a student of its own."""
-    s, model, tokenizer = settings(questions=4, group=12, **given), small_model(seed), letters()
+    s, model, tokenizer = (
+        settings(questions_per_step=4, group_size=12, **given),
+        small_model(seed),
+        letters(),
+    )
     return DistilStage(
         sampler=RolloutSampler(
             settings=s,
             tasks=TASKS,
             env=ToolEnvironment(Letters(tokenizer, ""), [FixedTool(lambda _: "?")], LIMITS),
-            engine=LocalEngine(model, tokenizer, max_rows=64),
+            engine=LocalEngine(model, tokenizer, max_num_seqs=64),
             rubric=make_rubric(s, LIMITS),
             seed=seed,
         ),
@@ -290,7 +304,7 @@ def test_a_student_becomes_like_its_teacher_without_a_reward(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_teacher_like_the_student_leaves_the_weights_bit_for_bit(kind: str) -> None:
     """With `importance_cap` both are computed by the trainer, so nothing is left of rounding."""
-    stage = distil(small_model(1), importance_cap=2.0, **KINDS[kind])
+    stage = distil(small_model(1), sampler_is_cap=2.0, **KINDS[kind])
     before = weights(stage.trainer.model)
     row = step(stage, 0)
     assert (row["loss"], row["teacher_kl"], row["grad_norm"]) == (0, 0, 0)
@@ -346,6 +360,8 @@ def test_micro_batches_change_nothing() -> None:
     """However a step is cut, the teacher's logits stand beside the student's."""
     losses = []
     for micro_tokens in (16, 4096):
-        stage = distil(good_teacher(), kl="full", optim={"lr": 1e-3, "micro_tokens": micro_tokens})
+        stage = distil(
+            good_teacher(), kl="full", optim={"lr": 1e-3, "micro_batch_tokens": micro_tokens}
+        )
         losses.append(step(stage, 0)["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -62,7 +62,7 @@ def test_a_judge_is_asked_before_rewards_are_read() -> None:
 
 @pytest.mark.parametrize(("scale", "size"), [("none", 0.5), ("group", 0.5 / (0.5 + 1e-6))])
 def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size: float) -> None:
-    rl, trainer, engine = stage(MIXED, scale=scale, loss_weight="token")
+    rl, trainer, engine = stage(MIXED, advantage_scale=scale, loss_aggregation="token")
     row = step(rl, 3)
     asked = [TASKS[i].question for i in draw_epoch_batch(0, 0, 2, 2)]
     right, wrong = trainer.samples  # the second question's group is equal and left out
@@ -80,12 +80,14 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size
     # what the loss is divided by counts every token of the step
     tokens = len(written([SEARCH, RIGHT])) + 3 * len(written([WRONG]))
     assert trainer.totals == [tokens]
-    assert (row["equal_groups"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
+    assert (row["no_signal_group_rate"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
     assert (engine.slept, engine.version) == (2, 4)
 
 
 def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> None:
-    rl, trainer, _ = stage({**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]}, scale="none")
+    rl, trainer, _ = stage(
+        {**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]}, advantage_scale="none"
+    )
     found: list[Sequence[TrainingRollout]] = []
     rl.record_rollouts = found.append
     step(rl, 0)
@@ -116,7 +118,7 @@ def test_a_step_notes_who_was_at_work() -> None:
 
 
 def test_weights_of_sequences_sum_to_one_each() -> None:
-    rl, trainer, _ = stage(MIXED, loss_weight="sequence")
+    rl, trainer, _ = stage(MIXED, loss_aggregation="sequence")
     step(rl, 0)
     assert [s.weight.sum() for s in trainer.samples] == pytest.approx([1, 1])
     assert trainer.totals == [pytest.approx(4)]
@@ -129,7 +131,7 @@ def test_the_metrics_of_tokens_are_means_over_those_trained_on() -> None:
     row = step(rl, 0)
     trained = sum(float(sample.weight.sum()) for sample in trainer.samples)
     assert row["loss"] == 0.25
-    assert row["ratio"] == pytest.approx(0.5 * trainer.totals[0] / trained)
+    assert row["ratio_mean"] == pytest.approx(0.5 * trainer.totals[0] / trained)
 
 
 def test_the_settings_reach_the_objective() -> None:
@@ -142,17 +144,24 @@ def test_the_settings_reach_the_objective() -> None:
             self.filled = (len(units), field, temperature)
 
     reference = Reference()
-    settings: dict[str, Any] = {
-        **{"ratio": "sequence", "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 4.0},
+    same: dict[str, Any] = {
+        **{"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 4.0},
         **{"kl_coef": 0.01, "entropy_coef": 0.02, "llds_coef": 0.03},
-        **{"importance": "sequence", "importance_cap": 1.5},
-        **{"reject": "geometric", "reject_low": 0.7, "reject_high": 1.7},
     }
+    settings = same | {
+        **{"ratio_level": "sequence", "sampler_is_level": "sequence", "sampler_is_cap": 1.5},
+        **{"sampler_reject": "geometric", "sampler_reject_low": 0.7, "sampler_reject_high": 1.7},
+    }
+    objective = PolicyGradientLoss(
+        **same,
+        **{"ratio": "sequence", "importance": "sequence", "importance_cap": 1.5},
+        **{"reject": "geometric", "reject_low": 0.7, "reject_high": 1.7},
+    )
     rl, trainer, _ = stage(MIXED, **settings, epochs=2, temperature=0.8, reference=reference)
     step(rl, 0)
-    assert trainer.objective == PolicyGradientLoss(**settings)
-    assert make_policy_loss(settings_of(clip="cispo")) == PolicyGradientLoss(clip="cispo")
-    assert make_policy_loss(settings_of(kl_coef=0.1, kl_in="reward")) == PolicyGradientLoss()
+    assert trainer.objective == objective
+    assert make_policy_loss(settings_of(clip_mode="cispo")) == PolicyGradientLoss(clip="cispo")
+    assert make_policy_loss(settings_of(kl_coef=0.1, kl_placement="reward")) == PolicyGradientLoss()
     assert trainer.temperature == 0.8
     # with such terms a group of equal rewards is trained on too
     assert trainer.filled == [(4, "old_logp", 0.8)]
@@ -170,7 +179,7 @@ def test_equal_groups_train_nothing_and_are_counted() -> None:
     rl, trainer, engine = stage({key: [WRONG] for key in MIXED})
     row = step(rl, 0)
     assert trainer.samples == []
-    assert (row["equal_groups"], "loss" in row) == (1.0, False)
+    assert (row["no_signal_group_rate"], "loss" in row) == (1.0, False)
     assert row["tokens"] > 0
     assert (engine.slept, engine.version) == (2, 1)  # the next step starts from an empty cache
 
@@ -180,13 +189,13 @@ def test_equal_groups_train_nothing_and_are_counted() -> None:
 
 def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -> None:
     scripts = {**MIXED, "0/1": ["so " * 200]}
-    settings: dict[str, Any] = {"budget": {"turn_tokens": 60}, "scale": "none"}
-    rl, trainer, _ = stage(scripts, **settings, loss_weight="token")
+    settings: dict[str, Any] = {"budget": {"max_turn_tokens": 60}, "advantage_scale": "none"}
+    rl, trainer, _ = stage(scripts, **settings, loss_aggregation="token")
     assert step(rl, 0)["status/truncated"] == 1 / 4
     [whole] = trainer.totals
     _, cut = trainer.samples
     assert cut.weight.sum() == 60
-    rl, trainer, _ = stage(scripts, **settings, loss_weight="token", train_truncated=False)
+    rl, trainer, _ = stage(scripts, **settings, loss_aggregation="token", train_truncated=False)
     step(rl, 0)
     [only] = trainer.samples
     assert max(only.advantage) == 0.5  # the truncated one is still half of the mean
@@ -194,7 +203,7 @@ def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -
 
 
 def test_the_constant_weight_divides_by_what_a_rollout_may_have() -> None:
-    rl, trainer, _ = stage(MIXED, algorithm="dr-grpo", budget={"total_tokens": 500})
+    rl, trainer, _ = stage(MIXED, algorithm="dr-grpo", budget={"max_context_tokens": 500})
     step(rl, 0)
     assert trainer.totals == [4 * 500]
     assert {w for s in trainer.samples for w in s.weight.tolist()} == {0.0, 1.0}
@@ -202,7 +211,7 @@ def test_the_constant_weight_divides_by_what_a_rollout_may_have() -> None:
 
 def test_minibatches_share_the_divisor_and_the_learning_rate() -> None:
     scripts = {key: [RIGHT] if key[-1] == "0" else [WRONG] for key in MIXED}
-    rl, trainer, _ = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
+    rl, trainer, _ = stage(scripts, minibatches=3, epochs=2, loss_aggregation="token")
     step(rl, 8)
     assert [len(part) for part in trainer.parts] == [2, 1, 1, 2, 1, 1]
     dealt = [id(sample) for part in trainer.parts for sample in part]
@@ -212,7 +221,7 @@ def test_minibatches_share_the_divisor_and_the_learning_rate() -> None:
     tokens = sum(float(s.weight.sum()) for part in trainer.parts[:3] for s in part)
     assert trainer.totals == pytest.approx([tokens / 3] * 6)
     assert trainer.done == 8  # a real trainer's place in the schedule, before each step
-    again = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
+    again = stage(scripts, minibatches=3, epochs=2, loss_aggregation="token")
     step(again[0], 8)
     assert [[s.ids.tolist() for s in part] for part in again[1].parts] == [
         [s.ids.tolist() for s in part] for part in trainer.parts
@@ -233,7 +242,7 @@ def test_there_are_no_empty_minibatches() -> None:
         ({"critic": object()}, "a critic and baseline: critic require each other"),
         ({"kl_coef": 0.1}, "kl_coef needs a reference"),
         (
-            {"keep_groups": "mixed-accuracy", "rubric": Rubric([(F1Reward(), 1.0)])},
+            {"group_filter": "accuracy", "rubric": Rubric([(F1Reward(), 1.0)])},
             "uses the reward 'em'",
         ),
     ],
@@ -256,7 +265,7 @@ def test_an_exception_ends_only_its_trajectory_and_is_no_zero() -> None:
         **{"0/0": [SEARCH], "0/1": [RIGHT], "0/2": [WRONG], "0/3": [WRONG]},
         **{f"1/{i}": [WRONG] for i in range(4)},
     }
-    rl, trainer, _ = stage(scripts, sometimes, group=4, scale="none")
+    rl, trainer, _ = stage(scripts, sometimes, group_size=4, advantage_scale="none")
     row = step(rl, 0)
     third = 1 / 3  # the mean of 1, 0, 0: the broken one is not graded
     assert [max(s.advantage, key=abs) for s in trainer.samples] == pytest.approx(
@@ -283,9 +292,9 @@ def test_a_tool_that_sometimes_fails_does_not() -> None:
 
     fine = ["<begin_search> Bo </end_search>", RIGHT]
     scripts = {"0/0": [SEARCH, RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [SEARCH, WRONG], "1/1": fine}
-    rl, _, _ = stage(scripts, half, max_tool_failures=0.75)
+    rl, _, _ = stage(scripts, half, max_tool_failure_rate=0.75)
     assert step(rl, 0)["tool_failure_rate"] == 0.75
-    rl, _, _ = stage(scripts, half, max_tool_failures=0.74)
+    rl, _, _ = stage(scripts, half, max_tool_failure_rate=0.74)
     with pytest.raises(UserError, match="3 of the 4 tool calls"):
         step(rl, 0)
 
@@ -342,7 +351,7 @@ def test_wrong_arguments_do_not_stop_a_run_and_a_dead_tool_does() -> None:
 
 
 def test_a_prompt_without_room_trains_nothing() -> None:
-    rl, trainer, _ = stage(MIXED, budget={"total_tokens": 5}, entropy_coef=0.1)
+    rl, trainer, _ = stage(MIXED, budget={"max_context_tokens": 5}, entropy_coef=0.1)
     row = step(rl, 0)
     assert row["status/truncated"] == 1
     assert trainer.samples == []
@@ -353,11 +362,11 @@ def test_a_prompt_without_room_trains_nothing() -> None:
 
 def test_void_turns_are_left_out_of_training_but_not_of_their_group() -> None:
     scripts = {**MIXED, "0/1": ["I do not know."]}  # neither a call nor an answer
-    rl, trainer, _ = stage(scripts, loss_weight="token", train_void=False)
+    rl, trainer, _ = stage(scripts, loss_aggregation="token", train_void=False)
     step(rl, 0)
     [right] = trainer.samples
     assert max(right.advantage.tolist()) == pytest.approx(0.5 / (0.5 + 1e-6))
-    kept, other, _ = stage(scripts, loss_weight="token")
+    kept, other, _ = stage(scripts, loss_aggregation="token")
     step(kept, 0)
     assert len(other.samples) == 2
 
@@ -366,10 +375,10 @@ def test_the_share_of_right_rollouts_that_a_price_turns_against() -> None:
     """Of three right rollouts one made a needless call, and its advantage is negative."""
     scripts = {"0/0": [RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [RIGHT], "1/1": [WRONG]}
     shares = []
-    for floor in ("none", "right"):
-        rl, _, _ = stage(scripts, scale="none", advantage_floor=floor)
+    for floor in ("none", "correct"):
+        rl, _, _ = stage(scripts, advantage_scale="none", advantage_floor=floor)
         graded_by(rl, ExactMatch(), OtcPpoReward(Doubled(), 4.0))
-        shares.append(step(rl, 0)["right_negative_rate"])
+        shares.append(step(rl, 0)["correct_negative_rate"])
     assert shares == [pytest.approx(1 / 3), 0]
 
 

@@ -45,12 +45,20 @@ class Same(StatelessReward):
 
 def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
     trainer = make_trainer(folder)
-    given = {"type": "rl", "steps": 9, "questions": 2, "group": 4, "optim": {"lr": 1e-2}}
+    given = {
+        "type": "rl",
+        "steps": 9,
+        "questions_per_step": 2,
+        "group_size": 4,
+        "optim": {"lr": 1e-2},
+    }
     dialect: BaseDialect = Chatty(TOKENIZER, "")
     return rl_stage(
         settings=Rl.model_validate(given | settings),
         tasks=TASKS,
-        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], BudgetConfig(turn_tokens=8)),
+        env=ToolEnvironment(
+            dialect, [FixedTool("found {}".format)], BudgetConfig(max_turn_tokens=8)
+        ),
         engine=chatty_engine(trainer),
         rubric=Rubric([(reward, 1.0)]),
         trainer=trainer,
@@ -63,12 +71,12 @@ def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
 def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
     tmp_path: Path, cap: float | None
 ) -> None:
-    rl = real_stage(tmp_path, LengthReward(), importance_cap=cap)
+    rl = real_stage(tmp_path, LengthReward(), sampler_is_cap=cap)
     for number in range(2):
         before = weights(rl.trainer.model)
         row = step(rl, number)
-        assert row["ratio"] == pytest.approx(1, abs=1e-4)
-        assert row["sampler_gap"] < 1e-4
+        assert row["ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert row["sampler_logp_diff"] < 1e-4
         assert row["grad_norm"] > 0
         after = weights(rl.trainer.model)
         assert any((before[name] != after[name]).any() for name in before)
@@ -113,7 +121,7 @@ def test_equal_rewards_leave_the_weights_bit_for_bit(tmp_path: Path) -> None:
     before = weights(rl.trainer.model)
     row = step(rl, 0)
     assert_same(before, weights(rl.trainer.model))
-    assert row["equal_groups"] == 1
+    assert row["no_signal_group_rate"] == 1
 
 
 def test_what_is_rewarded_becomes_more_likely(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_demonstration_without_a_trainable_token_is_named(tmp_path: Path) -> N
 
 
 def test_only_the_last_segments_of_a_pair_are_compared(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, clip_norm=1e9)
+    trainer = make_trainer(tmp_path, max_grad_norm=1e9)
     prefix = [(Author.PROMPT, [10, 11, 12]), (Author.POLICY, [20, 21])]
     chosen = trajectory("c", *prefix, (Author.POLICY, [30, 31, 32]))
     rejected = trajectory("r", *prefix, (Author.POLICY, [40, 41]))

@@ -57,8 +57,8 @@ DIALECT = make_dialect("afm-web", TOKENIZER, "")
 def tools() -> list[Any]:
     """Of a recipe, with the site in this process."""
     sites = open_site(WORLD)
-    search = make_tool("web_search", {"provider": "searxng", "url": SITE, "topk": 1}, sites)
-    renamed = apply_tool_config(search, ToolConfig(name="web_search", called="search"))
+    search = make_tool("web_search", {"provider": "searxng", "url": SITE, "top_k": 1}, sites)
+    renamed = apply_tool_config(search, ToolConfig(name="web_search", names="search"))
     return [renamed, make_tool("crawl_page", {"interval_seconds": 0}, sites)]
 
 
@@ -98,7 +98,7 @@ def test_every_page_and_every_result_is_what_the_tools_read(tools: Sequence[Any]
 
 def test_a_played_demonstration_gives_the_same_tokens(tools: Sequence[Any]) -> None:
     where = ToolEnvironment(
-        DIALECT, tools, BudgetConfig(max_calls=9, turn_tokens=512, total_tokens=4096)
+        DIALECT, tools, BudgetConfig(max_calls=9, max_turn_tokens=512, max_context_tokens=4096)
     )
     for number, path in enumerate(paths(30)):
         task = FACTS.make_task(path, "train")

@@ -120,7 +120,7 @@ def test_a_data_set_without_its_tool_is_refused() -> None:
         WORLD.demonstrations("search", 1, DIALECT, python)
     own = [{"type": "function", "function": schema["function"]} for schema in TOOLS]
     with pytest.raises(
-        UserError, match="needs several names for the tool python: set its key called"
+        UserError, match="needs several names for the tool python: set its key names"
     ):
         WORLD.demonstrations("code_names", 1, DIALECT, own)
     renamed = add_name_variants(own[0], ["run(text)"], [])

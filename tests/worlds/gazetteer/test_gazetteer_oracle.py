@@ -171,13 +171,25 @@ def test_a_simulated_article_is_judged_by_the_facts() -> None:
     true = world.corpus.make_observation(make_search_call(world.gazetteer, "Nairobi")).text
     [verdict] = world.judge_simulations(simulated(world, true))
     assert verdict is not None
-    assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (True, True, False)
+    assert (verdict.well_formed, verdict.supports_answer, verdict.contradicts) == (
+        True,
+        True,
+        False,
+    )
     [verdict] = world.judge_simulations(simulated(world, true.replace("Kenya", "Uganda")))
     assert verdict is not None
-    assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (True, False, True)
+    assert (verdict.well_formed, verdict.supports_answer, verdict.contradicts) == (
+        True,
+        False,
+        True,
+    )
     [verdict] = world.judge_simulations(simulated(world, "Nairobi is large."))
     assert verdict is not None
-    assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (False, False, False)
+    assert (verdict.well_formed, verdict.supports_answer, verdict.contradicts) == (
+        False,
+        False,
+        False,
+    )
     other = Trajectory(Task("t", "?", ()), calls=simulated(world, true).calls)
     with pytest.raises(UserError, match="is not of this run's world"):
         world.judge_simulations(other)

@@ -90,7 +90,7 @@ def dialect() -> Dialect:
         RECIPE.dialect,
         make_tokenizer(texts, WORLD.syllables),
         RECIPE.instruction,
-        summary_instruction=RECIPE.budget.fold.request,
+        summary_instruction=RECIPE.budget.fold.prompt,
     )
 
 

@@ -43,7 +43,7 @@ class LocalEngine:
     once. Everything happens on the caller's event loop; work is done only while calls wait.
 
     The cache grows by blocks of 32 tokens, with the tokens that sessions hold; at most it has
-    `max_rows` x `max_len` tokens.
+    `max_num_seqs` x `max_model_len` tokens.
 
     Training may change the model's weights between calls; `update_weights` must follow. After
     `snapshot_weights` the engine has a copy of them, and the model may be trained while calls
@@ -52,11 +52,11 @@ class LocalEngine:
     Args:
         model: a transformers causal language model with plain attention, on any device.
         tokenizer: the model's tokenizer, for stop strings and texts.
-        max_rows: sessions that hold a cache at once. Further ones take over the row of the session
-            that has been parked longest (when it returns, it finds its blocks if nobody has taken
-            them, and else is computed anew) or wait.
-        max_len: tokens of a session, as many as the model has positions if None.
-        step_tokens: tokens of one forward; a longer prompt is computed in several steps.
+        max_num_seqs: sessions that hold a cache at once. Further ones take over the row of the
+            session that has been parked longest (when it returns, it finds its blocks if nobody has
+            taken them, and else is computed anew) or wait.
+        max_model_len: tokens of a session, as many as the model has positions if None.
+        max_batched_tokens: tokens of one forward; a longer prompt is computed in several steps.
         threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
@@ -69,9 +69,9 @@ class LocalEngine:
         model: Any,
         tokenizer: Tokenizer,
         *,
-        max_rows: int,
-        max_len: int | None = None,
-        step_tokens: int = 8192,
+        max_num_seqs: int,
+        max_model_len: int | None = None,
+        max_batched_tokens: int = 8192,
         threads: int | None = None,
     ) -> None:
         self.model = self._trained_model = model
@@ -79,9 +79,9 @@ class LocalEngine:
         require_plain_attention(model)
         with limit_threads(threads):
             require_cache_parity(model)
-        self.max_rows = max_rows
-        self.max_len = resolve_session_tokens(self.config, max_len)
-        self.step_tokens = step_tokens
+        self.max_num_seqs = max_num_seqs
+        self.max_len = resolve_session_tokens(self.config, max_model_len)
+        self.max_batched_tokens = max_batched_tokens
         self.threads = threads
         self.version = 0
         self.stats = EngineStats()
@@ -117,8 +117,8 @@ class LocalEngine:
         """
         if not 0 < len(ids) < self.max_len:
             raise UserError(
-                f"A prompt of {len(ids)} tokens does not fit into max_len={self.max_len} tokens; "
-                "shorten it or raise max_len."
+                f"A prompt of {len(ids)} tokens does not fit into max_model_len={self.max_len}"
+                " tokens; shorten it or raise engine.max_model_len."
             )
         if sampling.max_tokens < 1 or sampling.temperature < 0:
             raise ValueError(f"max_tokens must be positive, temperature not negative: {sampling}")
@@ -206,7 +206,7 @@ class LocalEngine:
     # ---- sessions and rows
 
     def _reset_cache(self) -> None:
-        self._sequences = SequenceTable(self.max_rows)
+        self._sequences = SequenceTable(self.max_num_seqs)
         self._cache = PagedKVCache(self.config.num_hidden_layers)
 
     def _admit(self) -> None:
@@ -266,8 +266,8 @@ class LocalEngine:
                 raise UserError(
                     "The device ran out of memory with a cache of "
                     f"{self._cache.num_blocks * BLOCK_TOKENS} "
-                    f"tokens ({self._cache.nbytes / 2**30:.1f} GiB); lower max_rows, max_len or "
-                    "step_tokens of the local engine."
+                    f"tokens ({self._cache.nbytes / 2**30:.1f} GiB); lower max_num_seqs,"
+                    " engine.max_model_len or engine.max_batched_tokens."
                 ) from error
             self.stats.seconds += time.perf_counter() - start_time
             num_expected = len(self._waiting) + num_ended
@@ -320,11 +320,11 @@ class LocalEngine:
 
     def _split_token_budget(self, num_uncomputed: IntArray) -> IntArray:
         """Return the number of tokens that each row computes: one if it decodes. The others, in
-        their order, share what is left of `step_tokens`, at least one token. 0 for those that wait,
-        so that a prompt is computed as a whole where it can be."""
+        their order, share what is left of `max_batched_tokens`, at least one token. 0 for those
+        that wait, so that a prompt is computed as a whole where it can be."""
         is_long = num_uncomputed > 1
         prefill_tokens = np.where(is_long, num_uncomputed, 0)
-        budget = max(self.step_tokens - int((~is_long).sum()), 1)
+        budget = max(self.max_batched_tokens - int((~is_long).sum()), 1)
         offsets = np.cumsum(prefill_tokens) - prefill_tokens
         return np.where(is_long, (budget - offsets).clip(0, prefill_tokens), 1)
 

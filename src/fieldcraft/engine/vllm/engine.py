@@ -59,18 +59,19 @@ class VllmEngine:
         model: a transformers causal language model.
         tokenizer: its tokenizer.
         resources: of the run, whose engines share the servers.
-        max_rows: sessions that are sampled at once.
+        max_num_seqs: sessions that are sampled at once.
         threads: of a CPU, for a server that is started here.
         python: the interpreter of the server that is started here.
         urls: of servers that run already, such as http://127.0.0.1:8000.
-        memory: GiB of the cache of keys and values, of a server that is started here.
-        max_len: tokens of a session, of a server that is started here; `max_position_embeddings`
-            of the model if None.
+        kv_cache_gb: GiB of the cache of keys and values, of a server that is started here.
+        max_model_len: tokens of a session, of a server that is started here;
+            `max_position_embeddings` of the model if None.
         dtype: in which the model computes, and a server that is started here does.
-        exchange: the folder that weights pass through, which the servers must see; None: shared
-            memory for a server that is started here, and a folder in that of the run for others.
-        tolerance: nats that the servers' log-probabilities may be from the model's; None: 1e-4 in
-            float32, 0.1 in bfloat16.
+        weight_folder: the folder that weights pass through, which the servers must see; None:
+            shared memory for a server that is started here, and a folder in that of the run for
+            others.
+        probe_tolerance: nats that the servers' log-probabilities may be from the model's; None:
+            1e-4 in float32, 0.1 in bfloat16.
         timeout_seconds: that a server may take for one answer, and to start.
         source: has the weights of a model that is not in this process; `model` then has none.
         pool_factory: makes the servers that are started on other machines.
@@ -85,15 +86,15 @@ class VllmEngine:
         tokenizer: Tokenizer,
         *,
         resources: RunResources,
-        max_rows: int,
+        max_num_seqs: int,
         threads: int | None = None,
         python: Path | None = None,
         urls: tuple[str, ...] = (),
-        memory: PositiveNumber = 1.0,
-        max_len: Count | None = None,
+        kv_cache_gb: PositiveNumber = 1.0,
+        max_model_len: Count | None = None,
         dtype: Dtype = "float32",
-        exchange: Path | None = None,
-        tolerance: PositiveNumber | None = None,
+        weight_folder: Path | None = None,
+        probe_tolerance: PositiveNumber | None = None,
         timeout_seconds: PositiveNumber = 1800.0,
         source: WeightSource | None = None,
         pool_factory: PoolFactory | None = None,
@@ -104,22 +105,22 @@ class VllmEngine:
                 " vLLM, or engine.urls, the addresses of servers: set one of them."
             )
         settings = VllmServerSettings(
-            max_rows=max_rows,
+            max_num_seqs=max_num_seqs,
             threads=threads if model.device.type != "cuda" else None,
-            memory=memory,
-            max_len=resolve_session_tokens(model.config.get_text_config(), max_len),
+            kv_cache_gb=kv_cache_gb,
+            max_model_len=resolve_session_tokens(model.config.get_text_config(), max_model_len),
             dtype=dtype,
-            tolerance=tolerance or PROBE_TOLERANCE_NATS[dtype],
+            probe_tolerance=probe_tolerance or PROBE_TOLERANCE_NATS[dtype],
             timeout_seconds=timeout_seconds,
         )
 
         def make_pool() -> VllmServerPool:
             if python is not None and pool_factory is not None:
-                return pool_factory(python, exchange, settings, resources)
+                return pool_factory(python, weight_folder, settings, resources)
             if python is None:
-                return AttachedServerPool(urls, exchange, settings, resources)
+                return AttachedServerPool(urls, weight_folder, settings, resources)
             default_folder = choose_exchange_folder(model, resources.folder)
-            return LocalServerPool(python, exchange, settings, resources, default_folder)
+            return LocalServerPool(python, weight_folder, settings, resources, default_folder)
 
         self.model = model
         self.tokenizer = tokenizer
@@ -274,8 +275,8 @@ class VllmEngine:
                 max_len = self._pool.max_len
                 if not 0 < len(ids) < max_len:
                     raise UserError(
-                        f"A prompt of {len(ids)} tokens does not fit into max_len={max_len} tokens;"
-                        " shorten it or raise engine.max_len."
+                        f"A prompt of {len(ids)} tokens does not fit into max_model_len={max_len}"
+                        " tokens; shorten it or raise engine.max_model_len."
                     )
                 with self._pool.lease_server(self, session) as server:
                     params = self._make_sampling_params(

@@ -25,8 +25,8 @@ _EXIT_CAUSES = (
     (
         r"out of memory|OutOfMemory|cannot allocate memory|No available memory for the cache"
         r"|larger than the available KV cache|less than requested memory|less than desired",
-        "has not enough memory: lower engine.memory, engine.max_len or max_rows, or raise"
-        " engine.memory where its log says that a session does not fit",
+        "has not enough memory: lower engine.kv_cache_gb, engine.max_model_len or max_num_seqs, or"
+        " raise engine.kv_cache_gb where its log says that a session does not fit",
     ),
 )
 

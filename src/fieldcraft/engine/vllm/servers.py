@@ -32,15 +32,15 @@ BYTES_PER_GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class VllmServerSettings:
-    """The settings with which servers are run. `max_rows` sessions are sampled at once; the rest is
-    described where a recipe sets it, at `VllmEngine`."""
+    """The settings with which servers are run. `max_num_seqs` sessions are sampled at once; the
+    rest is described where a recipe sets it, at `VllmEngine`."""
 
-    max_rows: int
+    max_num_seqs: int
     threads: int | None  # of a CPU; None: the model is on another device
-    memory: float
-    max_len: int
+    kv_cache_gb: float
+    max_model_len: int
     dtype: str
-    tolerance: float
+    probe_tolerance: float
     timeout_seconds: float
 
 
@@ -228,12 +228,13 @@ class VllmServerPool(ABC):
 
     async def _require_probe_match(self, server: VllmClient, snapshot: WeightSnapshot) -> None:
         difference = await server.compare_probe(snapshot.probe, snapshot.label)
-        if math.isnan(difference) or difference > self.settings.tolerance:
+        if math.isnan(difference) or difference > self.settings.probe_tolerance:
             raise UserError(
                 f"the server {server.url} does not sample from the trained weights: its"
-                f" log-probabilities differ by {difference:.3g} nats, more than engine.tolerance"
-                f" ({self.settings.tolerance:g}); if its logprobs-mode is processed_logprobs and"
-                " its dtype matches the recipe, use engine=local for this model."
+                f" log-probabilities differ by {difference:.3g} nats, more than"
+                f" engine.probe_tolerance ({self.settings.probe_tolerance:g}); if its logprobs-mode"
+                " is processed_logprobs and its dtype matches the recipe, use engine=local for"
+                " this model."
             )
         server.loaded_label = snapshot.label
 
@@ -244,13 +245,13 @@ class AttachedServerPool(VllmServerPool):
     def __init__(
         self,
         urls: Sequence[str],
-        exchange: Path | None,
+        weight_folder: Path | None,
         settings: VllmServerSettings,
         resources: RunResources,
     ) -> None:
         super().__init__(settings, resources)
         self._servers = [VllmClient(url, settings.timeout_seconds) for url in urls]
-        self._exchange_folder = (exchange or resources.folder).absolute()
+        self._exchange_folder = (weight_folder or resources.folder).absolute()
 
     @property
     def exchange_folder(self) -> Path:
@@ -288,14 +289,14 @@ class LocalServerPool(VllmServerPool):
     def __init__(
         self,
         python: Path,
-        exchange: Path | None,
+        weight_folder: Path | None,
         settings: VllmServerSettings,
         resources: RunResources,
         default_folder: Path,
     ) -> None:
         super().__init__(settings, resources)
         self.python = python
-        self._exchange_root = exchange or default_folder
+        self._exchange_root = weight_folder or default_folder
         self._scratch: Path | None = None
         self._process: VllmProcess | None = None
 
@@ -357,9 +358,9 @@ def make_server_command(
         "--dtype": settings.dtype,
         "--logprobs-mode": "processed_logprobs",  # of what is sampled from, temperature and all
         "--generation-config": "vllm",  # no temperature of the model's author
-        "--max-num-seqs": str(settings.max_rows),
-        "--max-model-len": str(settings.max_len),
-        "--kv-cache-memory-bytes": str(int(settings.memory * BYTES_PER_GIB)),
+        "--max-num-seqs": str(settings.max_num_seqs),
+        "--max-model-len": str(settings.max_model_len),
+        "--kv-cache-memory-bytes": str(int(settings.kv_cache_gb * BYTES_PER_GIB)),
         "--worker-extension-cls": "fieldcraft_worker.Worker",
     }
     flags = ["--enable-scale-out", "--disable-uvicorn-access-log"]
@@ -369,7 +370,7 @@ def make_server_command(
         "HF_HUB_OFFLINE": "1",
     }
     if settings.threads is not None:
-        options["--max-num-batched-tokens"] = str(max(settings.max_len, 8192))
+        options["--max-num-batched-tokens"] = str(max(settings.max_model_len, 8192))
         options["--block-size"] = "32"  # tokens that sessions share a prefix by; 128 by default
         flags += ["--enforce-eager", "--no-enable-chunked-prefill"]  # see Worker's `seeds`
         variables |= {

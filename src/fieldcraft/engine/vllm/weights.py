@@ -145,7 +145,7 @@ def make_snapshot_folder(
     except OSError as error:
         raise UserError(
             f"the weights for vLLM cannot be written to {parent} ({error.strerror or error}): make"
-            " room, or set engine.exchange to another folder."
+            " room, or set engine.weight_folder to another folder."
         ) from error
     return folder, result
 

@@ -81,7 +81,7 @@ const contents = (record) => {
     parts.push(onOpen(tokens, () => [tokenView(record.segments)]));
   }
   const place = record.step === undefined
-    ? `${stageCommands[record.stage] ?? `fieldcraft show . --stage ${record.stage}`} --number ${record.number}`
+    ? `${stageCommands[record.stage] ?? `fieldcraft show . --stage ${record.stage}`} --index ${record.number}`
     : `${record.stage}/rollouts/${String(record.step).padStart(6, "0")}.jsonl`;
   parts.push(make("p", { class: "actions" }, make("code", { title: "in the folder of the run" }, place)));
   return parts;

@@ -88,8 +88,8 @@ class GradingSandbox:
 def make_python(
     stateful: bool = False,
     limits: Mapping[str, float] | None = None,
-    waive: Sequence[str] = (),
-    concurrent: int | None = None,
+    allow_missing_layers: Sequence[str] = (),
+    max_concurrent: int | None = None,
     libraries: Sequence[str] = PRELOADED_LIBRARIES,
     url: str | None = None,
     files: Path | None = None,
@@ -100,8 +100,8 @@ def make_python(
     Args:
         stateful: the calls of a rollout share variables and files.
         limits: any of those of `sandbox.limits.SandboxLimits`, by name.
-        waive: layers of isolation to do without.
-        concurrent: programs at once; others wait.
+        allow_missing_layers: layers of isolation to do without.
+        max_concurrent: programs at once; others wait.
         libraries: modules that programs find loaded. A program starts faster the fewer they are,
             and can import the others itself.
         url: of a server with the interface of SandboxFusion, in place of a sandbox here.
@@ -115,15 +115,20 @@ def make_python(
     input_files = {} if files is None else _read_folder(files)
     render = partial(render_observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
-        if stateful or waive or concurrent or tuple(libraries) != PRELOADED_LIBRARIES:
+        if (
+            stateful
+            or allow_missing_layers
+            or max_concurrent
+            or tuple(libraries) != PRELOADED_LIBRARIES
+        ):
             raise UserError(
                 "a sandbox server has no sessions, and its own layers, concurrency and libraries:"
-                " remove 'url', or 'stateful', 'waive', 'concurrent' and 'libraries', from the"
-                " tool python."
+                " remove 'url', or 'stateful', 'allow_missing_layers', 'max_concurrent' and"
+                " 'libraries', from the tool python."
             )
         client = SandboxClient(url, checked)
         return PythonTool(partial(client.run, files=input_files), render)
-    sandbox = _get_sandbox(checked, tuple(waive), concurrent, tuple(libraries))
+    sandbox = _get_sandbox(checked, tuple(allow_missing_layers), max_concurrent, tuple(libraries))
     if stateful:
         return PythonSessionTool(sandbox, input_files, render)
     return PythonTool(partial(sandbox.run, files=input_files), render)

@@ -201,7 +201,7 @@ class RemoteSearchTool:
             self._loop = loop
             self._client = LimitedHttpClient(
                 self._timeout_seconds,
-                # budget.concurrent_calls is the limit
+                # budget.max_concurrent_calls is the limit
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
                 headers=self._headers,
                 trust_env=False,  # search servers stand inside; a proxy would not find them

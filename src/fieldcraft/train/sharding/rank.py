@@ -155,7 +155,7 @@ class TrainerRank:
             self.mesh.close()
 
     def _make_policy(self, name: str, spec: PolicySpec) -> Trainer:
-        _require_float32_moments(spec.optim.moments)
+        _require_float32_moments(spec.optim.optimizer_state)
         model, adapter = load_policy(spec.folder, spec.dtype, spec.lora, spec.seed, spec.adapter)
         dtype = None
         if adapter is None:
@@ -167,8 +167,8 @@ class TrainerRank:
         return policy
 
     def _make_critic(self, name: str, spec: CriticSpec) -> Critic:
-        _require_float32_moments((spec.settings.optim or spec.optim).moments)
-        is_separate = spec.settings.backbone == "own"
+        _require_float32_moments((spec.settings.optim or spec.optim).optimizer_state)
+        is_separate = spec.settings.backbone == "separate"
         model = load_model(spec.folder, CPU) if is_separate else self.models[spec.policy].model
         dtype = to_torch_dtype(spec.dtype)
         critic = Critic(model, spec.settings, spec.optim, spec.steps, dtype, self.strategy)
@@ -202,6 +202,6 @@ def _find_changes(before: Mapping[str, Float32Array], sample: Sample) -> dict[st
 def _require_float32_moments(moments: str) -> None:
     if moments != "float32":
         raise UserError(
-            f"moments: {moments} is not supported with several ranks, which shard the optimizer"
-            " state anyway: remove it."
+            f"optimizer_state: {moments} is not supported with several ranks, which shard the"
+            " optimizer state anyway: remove it."
         )

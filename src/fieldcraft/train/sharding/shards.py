@@ -44,11 +44,11 @@ class FsdpStrategy:
         return MasterWeights(parameters, None, () if head is None else head.parameters())
 
     def make_micro_batches(
-        self, units: Sequence[SampleUnit], micro_tokens: int
+        self, units: Sequence[SampleUnit], micro_batch_tokens: int
     ) -> Iterator[PackedBatch]:
         """Yield as many micro-batches as the rank with the most has. What is missing is
         `is_padding`."""
-        max_tokens = micro_tokens * self.mesh.context_parallel
+        max_tokens = micro_batch_tokens * self.mesh.context_parallel
         batches = list(split_micro_batches(units, max_tokens)) if units else []
         missing = self.mesh.all_reduce_max(len(batches)) - len(batches)
         return iter([*batches, *(make_padding_batch() for _ in range(missing))])

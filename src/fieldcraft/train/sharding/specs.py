@@ -27,7 +27,7 @@ class PolicySpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSpec:
-    """A model that is only read, in `dtype`. Of `optim` only `micro_tokens` is used."""
+    """A model that is only read, in `dtype`. Of `optim` only `micro_batch_tokens` is used."""
 
     folder: Path
     optim: Optim

@@ -20,9 +20,9 @@ class ContrastiveStage(SupervisedStage):
 
     @classmethod
     async def create(cls, settings: Contrastive, inputs: StageInputs) -> Self:
-        pairs = inputs.load_pairs(settings.data, settings.examples)
+        pairs = inputs.load_pairs(settings.dataset, settings.max_examples)
         trainer = inputs.make_trainer(settings.optim, settings.count_steps(len(pairs)))
-        return cls.from_pairs(trainer, pairs, settings.alpha, settings.batch, inputs.seed)
+        return cls.from_pairs(trainer, pairs, settings.alpha, settings.batch_size, inputs.seed)
 
     @classmethod
     def from_pairs(
@@ -47,7 +47,7 @@ class ContrastiveStage(SupervisedStage):
     def check(
         cls, settings: Contrastive, name: str, data: StageData, notes: list[str]
     ) -> Iterator[str]:
-        pairs = data.load_pairs(settings.data, settings.examples)
+        pairs = data.load_pairs(settings.dataset, settings.max_examples)
         yield from check_lengths(name, [t for pair in pairs for t in pair], data, notes)
 
 

@@ -35,7 +35,7 @@ class DistilStage(RlStage):
         trainer: TrainablePolicy,
         reference: ReferenceModel | None,
     ) -> Callable[..., PolicyLearner]:
-        privileged, prompt = settings.teacher.shown, None
+        privileged, prompt = settings.teacher.privileged, None
         if privileged is not None:
             prompt = make_privileged_prompt(
                 make_privileged_question(privileged, inputs.render_plan), inputs.make_environment()
@@ -54,7 +54,7 @@ class DistilStage(RlStage):
         be shown."""
         if settings.reward_weight:
             yield from super().check(settings, name, data, notes)
-        folder, privileged = settings.teacher.checkpoint, settings.teacher.shown
+        folder, privileged = settings.teacher.checkpoint, settings.teacher.privileged
         if folder is not None:
             teacher = make_empty_model(folder)
             require_plain_attention(teacher)
@@ -65,7 +65,7 @@ class DistilStage(RlStage):
             if any(p.budget.fold for p in settings.budget_periods(data.recipe.budget)):
                 yield (
                     f"stage '{name}' gives its teacher the {privileged} in the first prompt, which"
-                    " later chains of a folded rollout lack: remove teacher.shown, or"
+                    " later chains of a folded rollout lack: remove teacher.privileged, or"
                     " budget.fold."
                 )
             question = make_privileged_question(privileged, data.render_plan)

@@ -24,7 +24,12 @@ from fieldcraft.rollout.simulators import EndpointSimulator
 from fieldcraft.train.async_sampler import AsyncRolloutSampler
 from fieldcraft.train.collapse_detector import CollapseDetector
 from fieldcraft.train.drift import describe_drift
-from fieldcraft.train.learner import LearnResult, PolicyLearner, TokenStats
+from fieldcraft.train.learner import (
+    SAMPLER_LOGP_DIFF_KEY,
+    LearnResult,
+    PolicyLearner,
+    TokenStats,
+)
 from fieldcraft.train.protocols import ReferenceModel, TrainablePolicy, ValueModel
 from fieldcraft.train.rollout_metrics import (
     compute_rollout_metrics,
@@ -90,9 +95,9 @@ class RlStage(TrainingStage):
                 f"simulator: {s.simulator} needs its model: give frozen_engine or remote_simulator."
             )
         verdict_name = sampler.rubric.verdict_name
-        if s.keep_groups == "mixed-accuracy" and verdict_name not in sampler.rubric.names:
+        if s.group_filter == "accuracy" and verdict_name not in sampler.rubric.names:
             raise UserError(
-                f"keep_groups: mixed-accuracy uses the reward '{verdict_name}': add it to the"
+                f"group_filter: accuracy uses the reward '{verdict_name}': add it to the"
                 " rubric, with weight 0 if it should only be recorded."
             )
         self.settings = s
@@ -107,14 +112,14 @@ class RlStage(TrainingStage):
             s, set(map(resolve_grader, sampler.tasks)) if is_auto else {verdict_name}
         )
         self.tool_monitor = ToolFailureMonitor(
-            s.max_tool_failures, include_simulated=sampler.remote_simulator is not None
+            s.max_tool_failure_rate, include_simulated=sampler.remote_simulator is not None
         )
         self.learner = make_learner(
             settings=s,
             trainer=trainer,
             reference=reference,
             critic=critic,
-            total_tokens=sampler.budget_at(0).total_tokens,
+            total_tokens=sampler.budget_at(0).max_context_tokens,
             seed=sampler.seed,
         )
 
@@ -177,10 +182,10 @@ class RlStage(TrainingStage):
         row |= compute_tool_free_metrics(trajectories)
         row |= {
             "tokens": sum(len(t.ids) for t in trajectories),
-            "equal_groups": sum(map(has_equal_rewards, sampled.groups))
+            "no_signal_group_rate": sum(map(has_equal_rewards, sampled.groups))
             / max(len(sampled.groups), 1),
-            "groups_kept": len(sampled.groups),
-            "batches": sampled.num_batches,
+            "groups_trained": len(sampled.groups),
+            "sampling_batches": sampled.num_batches,
         }
         if is_simulated_step(s, number):
             row |= self.measure_fidelity(trajectories)
@@ -204,18 +209,18 @@ class RlStage(TrainingStage):
         """Return the learner of step `number`, which knows its budget."""
         if not self.settings.budget:
             return self.learner
-        total = self.sampler.budget_at(number).total_tokens
+        total = self.sampler.budget_at(number).max_context_tokens
         return replace(self.learner, total_tokens=total)
 
     def _raise_if_mismatched(self, row: StepMetrics) -> None:
         """Raise UserError where the sampler was another policy than the one that was trained."""
-        gap, max_gap = row.get("sampler_gap", 0.0), self.settings.max_sampler_gap
+        gap, max_gap = row.get(SAMPLER_LOGP_DIFF_KEY, 0.0), self.settings.max_sampler_logp_diff
         if gap > max_gap:
             raise UserError(
                 f"in stage '{self.sampler.name}' sampler and trainer disagree: the log-probability"
-                f" of a token differs by {gap:.3f} on average, and max_sampler_gap is {max_gap:g}."
-                " The engine may have other weights; otherwise set dtype: float32, or raise"
-                " max_sampler_gap."
+                f" of a token differs by {gap:.3f} on average, and max_sampler_logp_diff is"
+                f" {max_gap:g}. The engine may have other weights; otherwise set dtype: float32, or"
+                " raise max_sampler_logp_diff."
             )
 
     async def close(self) -> None:
@@ -229,14 +234,18 @@ class RlStage(TrainingStage):
         if "loss" in row:
             return None
         if row["policy_tokens_mean"] == 0:
-            return "no rollout had room for a single token of the policy: raise budget.total_tokens"
+            return (
+                "no rollout had room for a single token of the policy: raise"
+                " budget.max_context_tokens"
+            )
         if row["ungradable_rate"] == 1:
             return "no rollout could be graded: give the questions answers, or change rewards"
         ended = row["status/truncated"] + row["status/error"]
         if not self.settings.train_truncated and isclose(ended, 1):
             return (
                 "every rollout ended at its token budget and train_truncated is false: raise"
-                " budget.turn_tokens and budget.total_tokens, or set train_truncated: true"
+                " budget.max_turn_tokens and budget.max_context_tokens, or set train_truncated:"
+                " true"
             )
         return None
 
@@ -246,7 +255,7 @@ class RlStage(TrainingStage):
         learnt from."""
         s, name = self.settings, self.sampler.name
         messages = [describe_failures(rows, s.steps, name), describe_drift(rows, s, name)]
-        if s.baseline in ("group", "others"):
+        if s.baseline in ("group", "leave-one-out"):
             messages.append(describe_no_signal(rows, s.steps, name))
         return " ".join(filter(None, messages)) or None
 
@@ -269,10 +278,10 @@ class RlStage(TrainingStage):
     @classmethod
     def check(cls, settings: Any, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
         """Yield the problems that would leave it without a signal."""
-        if settings.group < 2 and settings.baseline in ("group", "others"):
+        if settings.group_size < 2 and settings.baseline in ("group", "leave-one-out"):
             yield (
-                f"stage '{name}' has group={settings.group}: an advantage compares rollouts of one"
-                " question, so it would always be 0; set group to 2 or more."
+                f"stage '{name}' has group_size={settings.group_size}: an advantage compares"
+                " rollouts of one question, so it would always be 0; set group_size to 2 or more."
             )
         if not any(settings.reward_weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
@@ -333,7 +342,7 @@ async def _open_remote_simulator(settings: Rl, inputs: StageInputs) -> EndpointS
     recipe = inputs.recipe
     assert settings.simulation_temperatures is not None, "an endpoint simulates"
     _, temperature = settings.simulation_temperatures
-    return EndpointSimulator(endpoint, recipe.search.topk, temperature, inputs.seed)
+    return EndpointSimulator(endpoint, recipe.search.top_k, temperature, inputs.seed)
 
 
 def make_collapse_detector(
@@ -342,12 +351,12 @@ def make_collapse_detector(
     """Make the collapse detector of a stage. The verdict is watched where it is rewarded; where
     something else is, it may fall for good reasons, and the reward is watched. `verdicts` are the
     rewards that grade the questions of the stage."""
-    if stage.collapse_share is None:
+    if stage.collapse_threshold is None:
         return None
     rewards_verdict = not {get_display_name(name) for name in stage.rewards}.isdisjoint(
         {VERDICT_REWARD_KEY, *verdicts, *VERDICT_BASED_REWARDS}
     )
     score = DEFAULT_VERDICT_REWARD if rewards_verdict else "reward_mean"
     return CollapseDetector(
-        score_key=score, threshold=stage.collapse_share, max_grad_norm=stage.optim.clip_norm
+        score_key=score, threshold=stage.collapse_threshold, max_grad_norm=stage.optim.max_grad_norm
     )

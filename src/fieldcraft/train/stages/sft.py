@@ -23,7 +23,7 @@ class SftStage(SupervisedStage):
         data = load_examples(settings, inputs)
         trainer = inputs.make_trainer(settings.optim, settings.count_steps(len(data)))
         return cls.from_trajectories(
-            trainer, data, parse_authors(settings), settings.batch, inputs.seed
+            trainer, data, parse_authors(settings), settings.batch_size, inputs.seed
         )
 
     @classmethod
@@ -48,9 +48,9 @@ class SftStage(SupervisedStage):
     @classmethod
     def check(cls, settings: Sft, name: str, data: StageData, notes: list[str]) -> Iterator[str]:
         trajectories = load_examples(settings, data)
-        yield from check_batch_size(name, trajectories, settings.batch)
+        yield from check_batch_size(name, trajectories, settings.batch_size)
         broken = [t for t in trajectories if t.status == "answered" and not t.well_formed]
-        if broken and settings.data not in list_toolless_datasets(
+        if broken and settings.dataset not in list_toolless_datasets(
             data.recipe
         ):  # those are texts, and no chains
             yield (
@@ -76,8 +76,8 @@ def _make_unit(trajectory: Trajectory, train_on: Collection[Author]) -> SampleUn
 def load_examples(settings: Sft, data: StageData) -> Sequence[Trajectory]:
     """Read the data set of a stage, through its filters if it has some."""
     if settings.filters:
-        return data.load_filtered(settings.data, settings.examples, settings.filters)
-    return data.load_trajectories(settings.data, settings.examples)
+        return data.load_filtered(settings.dataset, settings.max_examples, settings.filters)
+    return data.load_trajectories(settings.dataset, settings.max_examples)
 
 
 def parse_authors(settings: Sft) -> set[Author]:

@@ -56,7 +56,7 @@ def check_lengths(
     name: str, trajectories: Sequence[Trajectory], data: StageData, notes: list[str]
 ) -> Iterator[str]:
     """Yield a problem for the examples that are longer than a rollout may be."""
-    limit = data.recipe.budget.total_tokens
+    limit = data.recipe.budget.max_context_tokens
     if not trajectories:
         yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
         return
@@ -67,7 +67,7 @@ def check_lengths(
     if tokens > limit:
         yield (
             f"stage '{name}' trains on {tokens} tokens (task '{longest.task.id}'), more"
-            f" than a rollout may have: raise budget.total_tokens={limit}."
+            f" than a rollout may have: raise budget.max_context_tokens={limit}."
         )
 
 
@@ -76,5 +76,5 @@ def check_batch_size(name: str, examples: Sequence[Any], batch_size: int) -> Ite
     if len(examples) < batch_size:
         yield (
             f"stage '{name}' has {len(examples)} demonstrations, fewer than one batch of"
-            f" {batch_size}: give more, or lower batch."
+            f" {batch_size}: give more, or lower batch_size."
         )

@@ -16,7 +16,7 @@ export async function ask(path, parameters = {}, body = undefined) {
   try {
     answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, options);
   } catch {
-    throw new Error("The server does not answer: start 'fieldcraft view' again.");
+    throw new Error("The server does not answer: start 'fieldcraft studio' again.");
   }
   const text = await answer.text();
   if (!answer.headers.get("content-type")?.includes("json")) throw new Error(text);

@@ -54,7 +54,7 @@ function form(known, asked, running, redraw) {
         </select></label>
       ${known.may ? html`<button type="submit" ?disabled=${running}>Sample</button>` : nothing}
       <code>${command(known.place, wish)}</code>
-      ${known.may ? nothing : html`<p class="quiet">Type this in a terminal, or start the page with <code>--sample</code>.</p>`}
+      ${known.may ? nothing : html`<p class="quiet">Type this in a terminal, or start the page with <code>--allow-sampling</code>.</p>`}
       ${note(wish.trouble)}
     </form>`;
 }
@@ -62,7 +62,7 @@ function form(known, asked, running, redraw) {
 const quoted = (text) => `'${text.replaceAll("'", `'"'"'`)}'`;
 
 function command(place, { at, edit, text, samples, model }) {
-  const run = place.split(" --trajectory ")[0].replace("fieldcraft branch ", "");
+  const run = place.split(" --index ")[0].replace("fieldcraft branch ", "");
   const step = at === "" ? "" : ` --step ${at}`;
   const other = edit && at !== "" ? ` --${edit} ${quoted(text)}` : "";
   return `${place}${step}${other}${model ? ` --model ${run}/${model}` : ""} --samples ${samples}`;

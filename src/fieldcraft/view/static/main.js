@@ -49,7 +49,7 @@ function page() {
   return html`
     <a class="skip" href="#main" @click=${skip}>Skip to the content</a>
     <header>
-      <p class="brand">fieldcraft <b>view</b></p>
+      <p class="brand">fieldcraft <b>studio</b></p>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(
           ([name, title]) => html`<a href=${tab(name, shown)} aria-current=${name === shown.view ? "page" : nothing}>${title}</a>`,
@@ -95,7 +95,7 @@ addEventListener("keydown", (event) => {
 });
 onChange(draw);
 addEventListener("redraw", draw);
-onChange(() => document.title = `${VIEWS[state().view]} · fieldcraft view`);
+onChange(() => document.title = `${VIEWS[state().view]} · fieldcraft studio`);
 whenLoaded(draw);
 listen(
   (changed) => {

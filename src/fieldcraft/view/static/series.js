@@ -33,8 +33,8 @@ export function joined(series) {
 }
 
 const FIRST = [
-  ...["reward_mean", "em", "heldout_em", "calls_mean", "heldout_calls", "policy_tokens_mean", "loss", "entropy", "ratio"],
-  ...["clip_fraction", "kl_ref", "teacher_kl", "grad_norm", "sampler_gap", "staleness_mean", "waited_seconds", "seconds"],
+  ...["reward_mean", "em", "eval/em", "calls_mean", "eval/calls_mean", "policy_tokens_mean", "loss", "entropy", "ratio_mean"],
+  ...["clip_fraction", "kl_ref", "teacher_kl", "grad_norm", "sampler_logp_diff", "staleness_mean", "trainer_wait_seconds", "seconds"],
 ];
 
 /** The names of metrics that are numbers, the most telling ones first. */
@@ -55,7 +55,7 @@ export function heldout(run, stages, split) {
   for (const { name, columns } of stages) {
     const steps = columns?.step ?? [];
     steps.forEach((step, index) => {
-      const value = columns.heldout_em?.[index];
+      const value = columns["eval/em"]?.[index];
       if (typeof value === "number") {
         x.push(before + step + 1);
         y.push(value);

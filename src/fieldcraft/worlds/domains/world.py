@@ -130,7 +130,7 @@ class DomainsWorld(World):
         if tool is None or (dataset.endswith(SEVERAL_NAMES_SUFFIX) and CALLED_KEY not in tool):
             raise UserError(
                 f"the data set '{dataset}' needs {'several names for ' if tool else ''}the tool"
-                f" {DOMAIN_TOOLS[domain]}: {'set its key called' if tool else 'add it to tools'}."
+                f" {DOMAIN_TOOLS[domain]}: {'set its key names' if tool else 'add it to tools'}."
             )
         if dataset == domain:
             tool = {key: value for key, value in tool.items() if key != CALLED_KEY}

@@ -78,7 +78,7 @@ class GazetteerWorld(World):
             cities: how many cities, the largest of each country first. Capitals and the largest
                 cities of regions are added.
             heldout: share of the countries that no training names, with all their places.
-            topk: how many articles demonstrations find, as many as `search.topk` shows.
+            topk: how many articles demonstrations find, as many as `search.top_k` shows.
             known: share of the demonstrations and of the questions of reinforcement learning that
                 is drawn from those of which the model knows all facts, beside those among the rest.
             outdated: share of the places of which there is an older article, too, that contradicts

@@ -1,0 +1,124 @@
+"""Former names of recipe keys: an error in a user's recipe, translated in a stored one.
+
+`renamed_keys.json` lists the former keys, and the former values by the current key. In its paths
+`stages.*` stands for each stage and `[NAME]` for a component of that name; a list adds nothing to a
+path. So `tools[python].waive` is a setting of each tool `python`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from importlib import resources
+from typing import Any
+
+from fieldcraft.config.names import BUILTIN_COMPONENTS, LOCAL_ENGINE, ComponentKind
+from fieldcraft.types import UserError
+
+_TABLE = json.loads((resources.files("fieldcraft.config") / "renamed_keys.json").read_text("utf-8"))
+RENAMED_KEYS: Mapping[str, str] = _TABLE["keys"]
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = _TABLE["values"]
+_STAGE = "stages.*"
+_DEFAULT_NAMES = {"engine": LOCAL_ENGINE}  # of a section whose component a recipe need not name
+# The name of the recipe, which every stored one has: current ones may have settings of user-defined
+# components by other former names.
+_FORMER_NAME_KEY = "recipe"
+
+# Maps the name of a stage type to the keys that it adds to those of the built-in types, which may
+# have any name; to None if the type is unknown.
+AddedKeys = Callable[[str], Collection[str] | None]
+
+
+def require_current_keys(data: Mapping[str, Any], added_keys: AddedKeys, source: str = "") -> None:
+    """Raise UserError for the first key or value of a recipe that was renamed.
+
+    Args:
+        data: the contents of the recipe.
+        added_keys: the keys of user-defined stage types.
+        source: the file, if the recipe was read from one.
+    """
+    renaming = _Renaming(added_keys)
+    renaming.rename(data, (), "")
+    if renaming.sentences:
+        raise UserError(f"{source}: {renaming.sentences[0]}" if source else renaming.sentences[0])
+
+
+def translate_stored(data: Mapping[str, Any], added_keys: AddedKeys) -> dict[str, Any]:
+    """Return the contents of a stored recipe or agent with the current keys, whichever version of
+    fieldcraft wrote it."""
+    if _FORMER_NAME_KEY not in data:
+        return dict(data)
+    translated: dict[str, Any] = _Renaming(added_keys).rename(data, (), "")
+    return translated
+
+
+def builtin_added_keys(stage_type: str) -> Collection[str] | None:
+    """Return the added keys of a stage type without importing any: user-defined types are
+    unknown."""
+    return () if stage_type in BUILTIN_COMPONENTS[ComponentKind.STAGE] else None
+
+
+class _Renaming:
+    """One pass over a recipe.
+
+    Attributes:
+        sentences: one for each renamed key or value.
+    """
+
+    def __init__(self, added_keys: AddedKeys) -> None:
+        self._added_keys = added_keys
+        self.sentences: list[str] = []
+
+    def rename(self, value: Any, path: tuple[str, ...], pattern: str) -> Any:
+        """Return a value with current keys. `path` is its location in the recipe, and `pattern`
+        the same as the table writes it."""
+        match value:
+            case Mapping():
+                return self._rename_section(value, path, pattern)
+            case list() | tuple():
+                places = ((*path, str(index)) for index in range(len(value)))
+                return [self.rename(v, p, pattern) for v, p in zip(value, places, strict=True)]
+        return value
+
+    def _rename_section(
+        self, section: Mapping[str, Any], path: tuple[str, ...], pattern: str
+    ) -> dict[str, Any]:
+        renamed = {}
+        for key, value in section.items():
+            count = len(self.sentences)
+            entry = self._rename_entry(section, key, path, pattern)
+            if pattern == _STAGE and self.sentences[count:] and self._is_added(section, key):
+                del self.sentences[count:]
+                entry = key, value
+            renamed[entry[0]] = entry[1]
+        return renamed
+
+    def _rename_entry(
+        self, section: Mapping[str, Any], key: str, path: tuple[str, ...], pattern: str
+    ) -> tuple[str, Any]:
+        value, path = section[key], (*path, str(key))
+        if pattern == "stages":
+            return key, self.rename(value, path, _STAGE)
+        former = f"{pattern}.{key}".strip(".")
+        component = section.get("name", _DEFAULT_NAMES.get(pattern))
+        scoped = f"{pattern}[{component}].{key}"
+        current = RENAMED_KEYS.get(former) or RENAMED_KEYS.get(scoped)
+        new_key = key if current is None else current.rpartition(".")[2]
+        current = current or former
+        new_value = RENAMED_VALUES.get(current, {}).get(value) if isinstance(value, str) else None
+        if new_value is not None:
+            self._report(path, f"={value}", f"{new_key}={new_value}")
+            return new_key, new_value
+        if new_key != key:
+            self._report(path, "", new_key)
+        return new_key, self.rename(value, path, current)
+
+    def _report(self, path: tuple[str, ...], value: str, current: str) -> None:
+        self.sentences.append(f"{'.'.join(path)}{value} is now called {current}.")
+
+    def _is_added(self, stage: Mapping[str, Any], key: str) -> bool:
+        """Return whether a key belongs to a user-defined stage type, or to an unknown one."""
+        if "type" not in stage:
+            return False
+        added = self._added_keys(str(stage["type"]))
+        return added is None or key in added
